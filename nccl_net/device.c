@@ -62,7 +62,7 @@ static kolo_status_t begin(void)
                                                 &kolo_sockets_params, &kolo_net_params};
     const char *why = "";
     KOLO_TRY(kolo_params_load(tables, KOLO_COUNTOF(tables), NULL, NULL));
-    KOLO_TRY(kolo_base_params_apply());
+    KOLO_TRY(kolo_params_apply_base());
     const kolo_net_ops_t *ops = choose(&why);
     if (!ops) return kolo_fail(KOLO_ERR_UNSUPPORTED, "no network device: %s", why);
     ndevices = ops->count(&why);

@@ -43,7 +43,7 @@ typedef struct {
 
 kolo_status_t kolo_values_init(kolo_values_t *v, uint32_t nranks);
 void kolo_values_fini(kolo_values_t *v);
-/* Each returns the number of the (equal or new) value, or 0 and the reason in *why. */
+/* Makes a value, or finds an equal one: each returns its number, or 0 and the reason in *why. */
 uint32_t kolo_values_leaf(kolo_values_t *v, uint32_t rank, uint32_t chunk, uint32_t when, const char **why);
 uint32_t kolo_values_op(kolo_values_t *v, uint32_t a, uint32_t b, const char **why);
 uint32_t kolo_values_list(kolo_values_t *v, uint32_t list, uint32_t value, const char **why); /* list 0: begin */
@@ -84,7 +84,7 @@ kolo_epoch_t kolo_clock_now(const kolo_clocks_t *c, uint32_t thread);
 kolo_stamp_t kolo_clock_stamp(kolo_clocks_t *c, uint32_t thread);
 void kolo_clock_drop_stamp(kolo_clocks_t *c, kolo_stamp_t *stamp);
 kolo_status_t kolo_clock_join(kolo_clocks_t *c, uint32_t thread, const kolo_stamp_t *stamp);
-/* Is what e stands for known to have happened before what the thread does now? */
+/* Tells whether what e stands for is known to have happened before what the thread does now. */
 bool kolo_clock_after(const kolo_clocks_t *c, uint32_t thread, kolo_epoch_t e);
 
 /* ---- memory ---- */
@@ -205,11 +205,11 @@ typedef struct {
     uint64_t steps;
 } kolo_model_t;
 
-/* setup.c: builds the machine; `next` may be equal to `plans`. */
+/* Builds the machine; `next` may be equal to `plans` (setup.c). */
 kolo_status_t kolo_model_init(kolo_model_t *m, const kolo_plan_t *const *plans, const kolo_plan_t *const *next,
                               uint32_t nranks, const kolo_verify_options_t *options);
 void kolo_model_fini(kolo_model_t *m);
-/* queue.c: pairs the connections of all plans. */
+/* Pairs the connections of all plans (queue.c). */
 kolo_status_t kolo_model_pair(kolo_model_t *m);
 void kolo_model_unpair(kolo_model_t *m);
 
@@ -228,7 +228,7 @@ uint64_t kolo_model_shape(const kolo_actor_t *a, const kolo_segment_t *s, uint32
 uint32_t kolo_model_pieces(const kolo_model_t *m, uint32_t set, uint64_t shape, uint32_t tile);
 kolo_status_t kolo_model_read(const kolo_actor_t *a, const kolo_segment_t *s, uint32_t *value);
 kolo_status_t kolo_model_write(const kolo_actor_t *a, const kolo_segment_t *s, uint32_t value);
-/* The cell behind a reference to chunk `k` of the segment (index into the rank's user cells). */
+/* Finds the cell behind a reference to chunk `k` of the segment (index into the rank's user cells). */
 kolo_status_t kolo_model_locate(const kolo_actor_t *a, const kolo_segment_t *s, uint64_t *cell);
 kolo_status_t kolo_model_get(const kolo_actor_t *a, const kolo_vslot_t *slot, uint32_t owner, uint32_t *value);
 kolo_status_t kolo_model_put(const kolo_actor_t *a, const kolo_vslot_t *slot, uint32_t owner, uint32_t value);
@@ -238,7 +238,7 @@ kolo_status_t kolo_model_put(const kolo_actor_t *a, const kolo_vslot_t *slot, ui
 kolo_status_t kolo_model_touch(const kolo_actor_t *a, kolo_cell_t *cell, bool write, const char *what,
                                uint32_t number);
 
-/* rules.c: outputs of a rank that has completed its call. */
+/* Checks the outputs of a rank that has completed its call (rules.c). */
 kolo_status_t kolo_model_outputs(const kolo_actor_t *a);
 
 /* step.c: one piece of one instruction. */

@@ -54,6 +54,19 @@ static int distance(const char *a, const char *b)
     return row[n];
 }
 
+const char *kolo_tool_nearest(const char *const *names, int count, const char *word)
+{
+    const char *best = NULL;
+    int least = 3;
+    for (int i = 0; i < count; i++) {
+        int d = names[i] ? distance(word, names[i]) : least;
+        if (d >= least || d * 2 >= (int)strlen(names[i])) continue;
+        least = d;
+        best = names[i];
+    }
+    return best;
+}
+
 void kolo_tool_suggest(const struct option *options, const char *word)
 {
     char typed[WORD_MOST + 1];

@@ -43,6 +43,12 @@ def one_rank(c):
         c.broadcast(x, root=7)
     with raises(errors.InvalidArgument, "there is no option timeout", "op_timeout_ms"):
         c.dup(timeout=3)
+    with raises(errors.InvalidArgument, "op_timeout_ms is '5'", "a whole number"):
+        c.dup(op_timeout_ms="5")
+    with raises(errors.InvalidArgument, "color is 'a'", "a whole number"):
+        c.split("a")
+    with raises(errors.InvalidArgument, "elements of type", "datetime64"):
+        c.all_reduce(np.zeros(2, "datetime64[s]"))
     with raises(errors.InvalidArgument, "counts has 1 numbers"):
         c.all_gatherv(x, np.ones(9), [4])
     with raises(errors.InvalidArgument, "not inside the array"):

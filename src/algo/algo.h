@@ -47,7 +47,7 @@ static inline bool kolo_way_is(kolo_way_t a, kolo_way_t b)
 bool kolo_way_exists(kolo_coll_t coll, kolo_way_t way);
 /* All that there are; returns how many. */
 #define KOLO_WAYS_MAX 16
-size_t kolo_ways(kolo_coll_t coll, kolo_way_t list[KOLO_WAYS_MAX]);
+size_t kolo_way_all(kolo_coll_t coll, kolo_way_t list[KOLO_WAYS_MAX]);
 /* As users name it, in KOLO_ALGO and in tables: by slots the algorithm's name; by lines "flat", and "flat_two_step"
  * of an all_reduce whose parts are reduced first. KOLO_COLL_COUNT: is it a name for any collective? */
 const char *kolo_way_name(kolo_coll_t coll, kolo_way_t way);

@@ -75,7 +75,7 @@ static void ways_have_names_that_lead_back(void **state)
     size_t by_lines = 0;
     (void)state;
     for (int c = 0; c < KOLO_COLL_P2P; c++) {
-        size_t n = kolo_ways((kolo_coll_t)c, list);
+        size_t n = kolo_way_all((kolo_coll_t)c, list);
         assert_in_range(n, 2, KOLO_WAYS_MAX - 1); /* none was left out */
         for (size_t i = 0; i < n; i++) {
             assert_true(kolo_way_parse((kolo_coll_t)c, kolo_way_name((kolo_coll_t)c, list[i]), &way));

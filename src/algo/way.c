@@ -12,7 +12,7 @@ bool kolo_way_exists(kolo_coll_t coll, kolo_way_t way)
     return row && (row->lines || !way.lines);
 }
 
-size_t kolo_ways(kolo_coll_t coll, kolo_way_t list[KOLO_WAYS_MAX])
+size_t kolo_way_all(kolo_coll_t coll, kolo_way_t list[KOLO_WAYS_MAX])
 {
     size_t n = 0;
     for (int lines = 0; lines < 2; lines++)
@@ -34,7 +34,7 @@ bool kolo_way_parse(kolo_coll_t coll, const char *name, kolo_way_t *way)
     kolo_way_t list[KOLO_WAYS_MAX];
     for (int c = 0; c < KOLO_COLL_COUNT; c++) {
         if (coll != KOLO_COLL_COUNT && (int)coll != c) continue;
-        size_t n = kolo_ways((kolo_coll_t)c, list);
+        size_t n = kolo_way_all((kolo_coll_t)c, list);
         for (size_t i = 0; i < n; i++) {
             if (strcmp(kolo_way_name((kolo_coll_t)c, list[i]), name) != 0) continue;
             *way = list[i];

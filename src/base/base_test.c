@@ -328,7 +328,7 @@ static void what_arrives_while_a_quiet_sleeper_settles_is_seen(void **state)
     uint64_t settles = wait.settle_ns;
     for (; wait.armed; polls++) assert_int_equal(kolo_wait_pause(&wait), KOLO_OK);
     assert_true(kolo_fence_is_full || (settles != 0 && kolo_now_ns() >= settles && polls > 0));
-    kolo_doorbell_write(waker.event_fd); /* rung: the next sleep is none */
+    kolo_waker_doorbell(waker.event_fd); /* rung: the next sleep is none */
     while (!wait.armed) assert_int_equal(kolo_wait_pause(&wait), KOLO_OK);
     kolo_wait_end(&wait);
     kolo_waker_fini(&waker);

@@ -64,25 +64,26 @@ extern _Atomic uint32_t kolo_fail_points_armed; /* 0: nobody has asked for anyth
     static const kolo_fail_point_t kolo_fail_point_here                                                            \
         __attribute__((used, section("kolo_fail_points"), aligned(sizeof(void *)))) = {point_name, point_returns}
 
-/* The slow half: counts the passage and does what a rule asks for. Any thread. */
+/* Counts a passage and does what a rule asks for: the slow half. Any thread. */
 kolo_status_t kolo_fail_point_pass(const char *name);
 
 /* Reads the rules (NULL or "": none). KOLO_ERR_INVALID_ARGUMENT for a name, hit or action that does not exist. */
 kolo_status_t kolo_fail_points_arm(const char *rules);
 
-/* Place `i` of the list, NULL behind the last. A name that stands at several places comes once for each. */
+/* Returns place `i` of the list, NULL behind the last. A name that stands at several places comes once for each. */
 const kolo_fail_point_t *kolo_fail_point_at(size_t i);
 const char *kolo_fault_name(kolo_fault_t fault);
-/* KOLO_FAULT_NONE for a name that is none. */
+/* Returns the fault of this name, KOLO_FAULT_NONE if it is none. */
 kolo_fault_t kolo_fault_find(const char *name);
 
 /* For tests: called at each passage while points are armed, before the fault is done (KOLO_FAULT_NONE: no rule
  * says anything here). KOLO_FAULT_NOMEM is all the hook's. Set before the library is used. */
 extern void (*kolo_fail_point_hook)(const char *name, kolo_fault_t fault);
-/* For tests: passages call the hook though there is no rule. */
+/* Has passages call the hook though there is no rule, for tests. */
 void kolo_fail_points_watch(void);
 
-/* The faults themselves, for whoever wants one at a moment of his own. */
+/* Resets this process's sockets. The functions below are the faults themselves, for a test that wants one at a
+ * moment of its own. */
 void kolo_fault_reset_sockets(void);
 void kolo_fault_fill_descriptors(void);
 

@@ -73,12 +73,12 @@ uint64_t kolo_params_agree_hash(const kolo_param_table_t *const *tables, size_t 
 /* Loads all tables of the library from the environment, opens the log, warns about unknown names, once; every
  * public call that can be the first comes here, and the first one's result is repeated. It lies where all tables
  * are known (comm/params.c). */
-kolo_status_t kolo_library_init(void);
+kolo_status_t kolo_comm_library_init(void);
 
 #define KOLO_COUNTOF(a) (sizeof(a) / sizeof((a)[0]))
 
 extern const kolo_param_table_t kolo_base_params; /* log level and file, wait behaviour */
 /* Opens the log as the base table's values say. Called once after loading. */
-kolo_status_t kolo_base_params_apply(void);
+kolo_status_t kolo_params_apply_base(void);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The thread's last error text. See status.h.
+ * The calling thread's last error. kolo_fail() and its kin write the text, without control characters, since words
+ * of peers are in it, and log it; kolo_get_last_error(NULL) reads it.
  */
 #include "base/status.h"
 #include "base/log.h"
@@ -28,7 +29,7 @@ const char *kolo_status_string(kolo_status_t status)
     case KOLO_OK:
         return "ok";
     case KOLO_IN_PROGRESS:
-        return "in progress: ask kolo_comm_get_async_error";
+        return "in progress: not complete yet";
     case KOLO_ERR_INVALID_ARGUMENT:
         return "invalid argument: a value is out of its domain, nothing was done";
     case KOLO_ERR_INVALID_USAGE:

@@ -68,7 +68,7 @@ static kolo_status_t check(const kolo_param_t *row, const char *text)
 
 const kolo_param_table_t kolo_base_params = {"base", rows, KOLO_COUNTOF(rows), check};
 
-kolo_status_t kolo_base_params_apply(void)
+kolo_status_t kolo_params_apply_base(void)
 {
     KOLO_TRY(kolo_log_open(param_log, (kolo_log_format_t)param_log_format, param_log_file));
     return kolo_fail_points_arm(param_fail_point);
@@ -94,7 +94,7 @@ int kolo_cores(void)
     return cores;
 }
 
-void kolo_core_mask(uint8_t mask[KOLO_CORE_MASK_BYTES])
+void kolo_cores_mask(uint8_t mask[KOLO_CORE_MASK_BYTES])
 {
     cpu_set_t set;
     memset(mask, 0, KOLO_CORE_MASK_BYTES);

@@ -62,13 +62,13 @@ static inline void kolo_fence_light(void)
         atomic_thread_fence(memory_order_seq_cst);
 }
 
-/* Fast path of a thread that has made a condition true: wakes the sleeper, if any. Any thread of any process that
- * has the word mapped and the descriptor. */
-void kolo_doorbell_write(int event_fd);
+/* Wakes the sleeper, if there is one, after a condition has come true: the fast path. Any thread of any process
+ * that has the word mapped and the descriptor. */
+void kolo_waker_doorbell(int event_fd);
 static inline void kolo_doorbell_ring(const _Atomic uint32_t *asleep, int event_fd)
 {
     kolo_fence_light();
-    if (KOLO_UNLIKELY(atomic_load_explicit(asleep, memory_order_relaxed) != 0)) kolo_doorbell_write(event_fd);
+    if (KOLO_UNLIKELY(atomic_load_explicit(asleep, memory_order_relaxed) != 0)) kolo_waker_doorbell(event_fd);
 }
 /* Wakes the sleeper with a full fence, for slow paths (abort). */
 void kolo_waker_wake(kolo_waker_t *waker);
@@ -77,7 +77,7 @@ void kolo_waker_wake(kolo_waker_t *waker);
  * what: "rank 2, in operation 1, for data from rank 1". */
 typedef void (*kolo_describe_fn_t)(void *arg, char *buf, size_t bytes);
 #define KOLO_WAIT_FOR ", for "
-/* "rank 2, in operation 1, waited 3.0 s for data from rank 1". */
+/* Writes a wait as people read it: "rank 2, in operation 1, waited 3.0 s for data from rank 1". */
 void kolo_wait_words(const char *description, uint64_t waited_ns, char *buf, size_t bytes);
 
 /* Tells whether to warn now of a wait that began at since_ns (KOLO_STALL_WARN_MS). For waits that no kolo_wait_t
@@ -97,9 +97,9 @@ typedef struct {
 } kolo_wait_purpose_t;
 /* Sets it and returns what was set before, to be set again. */
 kolo_wait_purpose_t kolo_wait_set_purpose(kolo_wait_purpose_t purpose);
-/* `what`, or the call of the purpose that is set. */
+/* Returns `what`, or the call of the purpose that is set. */
 const char *kolo_wait_purpose_call(const char *what);
-/* Its words without KOLO_WAIT_FOR, for errors of waits that have none of these; false: none is set. */
+/* Writes the purpose's words without KOLO_WAIT_FOR, for errors of waits that have none; false: none is set. */
 bool kolo_wait_purpose_words(char *buf, size_t bytes);
 
 typedef struct kolo_wait {
@@ -134,7 +134,8 @@ void kolo_wait_init(kolo_wait_t *wait, const _Atomic uint32_t *abort, uint64_t d
 kolo_status_t kolo_wait_pause_slow(kolo_wait_t *wait);
 void kolo_wait_end_slow(kolo_wait_t *wait);
 
-/* One failed poll. KOLO_OK: poll again. KOLO_ERR_TIMEOUT and KOLO_ERR_ABORTED come with a message. */
+/* Notes one failed poll. Returns KOLO_OK to poll again; KOLO_ERR_TIMEOUT and KOLO_ERR_ABORTED come with a
+ * message. */
 static inline kolo_status_t kolo_wait_pause(kolo_wait_t *wait)
 {
     if (KOLO_LIKELY(wait->polls < wait->spins)) {
@@ -165,8 +166,8 @@ typedef struct kolo_gate {
 } kolo_gate_t;
 uint32_t kolo_gate_ticket(kolo_gate_t *gate);
 void kolo_gate_open(kolo_gate_t *gate); /* wakes all waiters whose ticket is older than this call */
-/* For openers on a hot path: opens only if a waiter has joined. A waiter of such a gate joins, takes tickets, tests
- * and waits as usual, then quits. Joining issues a barrier on the opener's core. */
+/* Joins a gate whose openers are on a hot path and open it only if a waiter has joined. Such a waiter joins, takes
+ * tickets, tests and waits as usual, then quits. Joining issues a barrier on the opener's core. */
 void kolo_gate_join(kolo_gate_t *gate);
 void kolo_gate_quit(kolo_gate_t *gate);
 static inline void kolo_gate_open_if_joined(kolo_gate_t *gate)
@@ -178,17 +179,17 @@ static inline void kolo_gate_open_if_joined(kolo_gate_t *gate)
  * second). The code that sets the abort flag opens the gate. */
 kolo_status_t kolo_gate_wait(kolo_gate_t *gate, uint32_t ticket, kolo_wait_t *wait);
 
-/* A barrier on every core that runs this process: the slow half of a Dekker-style handshake whose fast half is a
- * plain store, kolo_fence_light() and a plain load. */
+/* Issues a barrier on every core that runs this process: the slow half of a Dekker-style handshake whose fast half
+ * is a plain store, kolo_fence_light() and a plain load. */
 void kolo_fence_cores(void);
 
-/* Number of cores this process may run on, and which (bit c mod 128 for core c). */
+/* Returns the number of cores this process may run on, and which (bit c mod 128 for core c). */
 int kolo_cores(void);
-/* As many as the quota of its cgroups lets it use at once, INT_MAX: there is none. Of the text of a file cpu.max,
- * 0: none. */
+/* Returns how many cores the quota of its cgroups lets this process use at once, INT_MAX: there is none. From the
+ * text of a file cpu.max; 0: it says none. */
 int kolo_cores_quota(void);
 int kolo_cores_of_quota(const char *text);
 #define KOLO_CORE_MASK_BYTES 16
-void kolo_core_mask(uint8_t mask[KOLO_CORE_MASK_BYTES]);
+void kolo_cores_mask(uint8_t mask[KOLO_CORE_MASK_BYTES]);
 
 #endif

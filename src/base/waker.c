@@ -73,7 +73,7 @@ void kolo_waker_del_fd(kolo_waker_t *waker, int fd)
     epoll_ctl(waker->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
 }
 
-void kolo_doorbell_write(int event_fd)
+void kolo_waker_doorbell(int event_fd)
 {
     uint64_t one = 1;
     ssize_t n = write(event_fd, &one, sizeof one);
@@ -83,5 +83,5 @@ void kolo_doorbell_write(int event_fd)
 void kolo_waker_wake(kolo_waker_t *waker)
 {
     atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(waker->asleep, memory_order_relaxed)) kolo_doorbell_write(waker->event_fd);
+    if (atomic_load_explicit(waker->asleep, memory_order_relaxed)) kolo_waker_doorbell(waker->event_fd);
 }

@@ -82,7 +82,7 @@ enum {
     KOLO_STOP_PARTITION,
     KOLO_STOP_MISMATCH
 };
-/* The entry of an operation whose turn it is; ended by kolo_record_end(). */
+/* Begins the entry of an operation whose turn it is; kolo_record_end() ends it. */
 static inline void kolo_record_begin(kolo_recording_t *r, const kolo_call_t *call, uint64_t number, uint64_t word,
                                      kolo_record_state_t state, uint32_t algo)
 {
@@ -220,10 +220,10 @@ void kolo_handle_started(kolo_comm_t comm);
  *
  * inside. */
 kolo_status_t kolo_handle_quiet(kolo_comm_t comm, const _Atomic uint32_t *abort, bool visitors);
-/* The error of a call that this state does not allow: not ready, finalized, failed. */
+/* Returns the error of a call that this state does not allow: not ready, finalized, failed. */
 kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state);
 
-/* The end of a ticket that was drawn while the communicator was aborted or destroyed; the error. */
+/* Ends a ticket that was drawn while the communicator was aborted or destroyed; returns the error. */
 kolo_status_t kolo_ticket_refuse(kolo_comm_t comm, uint64_t ticket);
 /* Draws the next ticket; fails if the communicator is being aborted or destroyed. */
 static inline kolo_status_t kolo_ticket_draw(kolo_comm_t comm, uint64_t *ticket)
@@ -262,23 +262,23 @@ void kolo_body_set_bell(kolo_body_t *body, kolo_waker_t *bell);
 void kolo_body_interrupt(kolo_body_t *body, const char *last_error);
 /* Notes the calling thread's last error as the communicator's and moves it to FAILED (or ABORTED). */
 kolo_status_t kolo_body_fail(kolo_body_t *body, kolo_status_t status);
-/* The same with this text. */
+/* Does the same with this text. */
 kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const char *text);
 /* Keeps a failure of a communicator: the peers of another one that the program aborts next hear of it. */
-void kolo_failure_note(kolo_status_t status, const char *text);
-/* In a child of fork(). */
-void kolo_failure_forget(void);
+void kolo_comm_failure_note(kolo_status_t status, const char *text);
+/* Forgets kept failures, in a child of fork(). */
+void kolo_comm_failure_forget(void);
 
 /* Aborts all communicators that are being made from this one, for kolo_comm_abort(). */
 void kolo_start_abort_all(kolo_comm_t parent);
 
 /* ---- lost.c ---- */
-/* The same for operations that failed while they ran. The message names the operation and, if a peer was lost, that
- * rank. Returns the status for the caller. */
+/* Does the same for operations that failed while they ran. The message names the operation and, if a peer was lost,
+ * that rank. Returns the status for the caller. */
 kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls,
                                        size_t count);
 void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count);
-/* The last step of a start: heartbeats, processes, news. */
+/* Starts heartbeats, the watch on processes, and news: the last step of a start. */
 kolo_status_t kolo_lost_watch(kolo_body_t *body);
 /* Makes the error of a wait that is no operation's, and that news have ended, say which. */
 kolo_status_t kolo_lost_ends(kolo_body_t *body, kolo_status_t status);
@@ -288,20 +288,20 @@ void kolo_lost_started(kolo_body_t *body);
 void kolo_lost_tell(kolo_body_t *body);
 
 /* ---- revoke.c ---- */
-/* The ranks have agreed that those in `out`, but not those in `named` (maps), are lost. */
+/* Notes that the ranks have agreed that those in `out`, but not those in `named` (maps), are lost. */
 void kolo_body_note_lost(kolo_body_t *body, const uint8_t *out, const uint8_t *named);
 
 /* ---- crowded.c ---- */
 /* Cores that the ranks of one host have together (launchers may bind each to cores of its own), at least 1. */
 uint32_t kolo_cores_of_node(const kolo_member_t *m, int node);
-/* Do ranks of this host share cores? If so, `text` says which. */
+/* Tells whether ranks of this host share cores; if so, `text` says which. */
 bool kolo_cores_shared(const kolo_member_t *m, int node, char *text, size_t bytes);
 /* Warns about shared cores, once per process and host. */
 void kolo_cores_warn(const kolo_body_t *body);
 
 /* ---- parts of other calls ---- */
 
-/* kolo_all_reduce() and kolo_comm_split() as a part of another public call, which messages then name. */
+/* Runs kolo_all_reduce() or kolo_comm_split() as a part of another public call, which messages then name. */
 kolo_status_t kolo_call_all_reduce(kolo_call_word_t as, void *data, size_t count, kolo_type_t type, kolo_op_t op,
                                    kolo_comm_t comm);
 /* Makes an operator like kolo_op_create_callback(), for 64-bit words, with the number by which messages know it:
@@ -317,7 +317,7 @@ kolo_status_t kolo_call_split(kolo_call_word_t as, kolo_comm_t comm, int color, 
  * if nobody is found. Asks the other ranks, for some tenths of a second at most (call/ask_around.c). */
 void kolo_ask_around_stalled(kolo_body_t *body, char *buf, size_t bytes);
 
-/* Kind, type, operator, root and count of a call as one word, for comparison between ranks. */
+/* Packs kind, type, operator, root and count of a call into one word, for comparison between ranks. */
 static inline uint64_t kolo_call_signature(const kolo_call_t *call)
 {
     if (KOLO_UNLIKELY(call->as)) return kolo_signature_of_call((kolo_call_word_t)(call->as - 1));

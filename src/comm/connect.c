@@ -130,7 +130,7 @@ size_t kolo_body_conn_memory(const kolo_body_t *body)
     return bytes;
 }
 
-/* They are up, or what was made of them goes. */
+/* Adds the connections to the body's or, where they failed, frees them. */
 static void finish_list(kolo_making_t *m, kolo_status_t status)
 {
     kolo_body_t *body = m->body;
@@ -202,7 +202,7 @@ void kolo_making_end(kolo_making_t *m, kolo_status_t status)
     free(m);
 }
 
-void kolo_bound_free(kolo_bound_t *bound)
+void kolo_body_bound_free(kolo_bound_t *bound)
 {
     if (!bound) return;
     kolo_plan_free(bound->plan);
@@ -261,7 +261,7 @@ kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t 
             b->rx[i] = &c->u.rx;
     }
     if (status != KOLO_OK) {
-        kolo_bound_free(b);
+        kolo_body_bound_free(b);
         return status;
     }
     b->exchange = kolo_pair_is(plan);
@@ -269,7 +269,7 @@ kolo_status_t kolo_body_bind(kolo_body_t *body, kolo_plan_t *plan, kolo_bound_t 
     return KOLO_OK;
 }
 
-/* What the flat path has: I write to all of my host, and read from each. */
+/* Lists the connections of the flat path: I write to all of my host, and read from each. */
 static kolo_status_t flat_keys(const kolo_body_t *body, kolo_plan_conn_t **keys, kolo_proto_t **protos)
 {
     uint32_t n = (uint32_t)body->nranks;
@@ -350,7 +350,7 @@ void kolo_body_disconnect(kolo_body_t *body)
         for (kolo_comm_conn_t *c = body->conns.by_peer[r]; c; c = c->next) conn_close(c);
     while (body->plans.bounds) {
         kolo_bound_t *next = body->plans.bounds->next;
-        kolo_bound_free(body->plans.bounds);
+        kolo_body_bound_free(body->plans.bounds);
         body->plans.bounds = next;
     }
     for (int r = 0; body->conns.by_peer && r <= body->nranks; r++) {

@@ -54,7 +54,7 @@ static bool add_block(void)
 static void disown_all(void)
 {
     pthread_mutex_init(&lock, NULL); /* another thread of the parent may have held it */
-    kolo_failure_forget();
+    kolo_comm_failure_forget();
     for (struct block *b = blocks; b; b = b->next)
         for (int i = 0; i < BLOCK_HANDLES; i++)
             if (atomic_load(&b->handles[i].magic) == KOLO_COMM_MAGIC)

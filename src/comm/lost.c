@@ -76,7 +76,7 @@ static void keep_error(kolo_body_t *body, uint32_t stop, int rank, const char *w
         h->error = status_of(stop);
         h->error_is_news = true;
         put_words(body, stop, rank, why, h->error_text, sizeof h->error_text);
-        kolo_failure_note(h->error, h->error_text);
+        kolo_comm_failure_note(h->error, h->error_text);
     }
     pthread_mutex_unlock(&h->error_lock);
 }

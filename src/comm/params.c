@@ -116,7 +116,7 @@ static void load(void)
     const kolo_param_table_t *const *all = kolo_param_tables(&count);
     kolo_gpu_init();
     result = kolo_params_load(all, count, NULL, NULL);
-    if (result == KOLO_OK) result = kolo_base_params_apply();
+    if (result == KOLO_OK) result = kolo_params_apply_base();
     if (result == KOLO_OK) result = kolo_tune_load();
     if (result == KOLO_OK)
         kolo_params_warn_unknown(all, count);
@@ -124,7 +124,7 @@ static void load(void)
         snprintf(message, sizeof message, "%s", kolo_error_text());
 }
 
-kolo_status_t kolo_library_init(void)
+kolo_status_t kolo_comm_library_init(void)
 {
     pthread_once(&once, load);
     return KOLO_LIKELY(result == KOLO_OK) ? KOLO_OK : kolo_fail(result, "%s", message);

@@ -26,25 +26,25 @@ typedef struct {
 struct kolo_body;
 struct kolo_call;
 
-/* After the members are known. */
+/* Opens the flight record. Call it when the members are known. */
 void kolo_record_open(struct kolo_body *body);
 void kolo_record_close(struct kolo_body *body);
-/* The communicator has failed; the handle's error is set and its lock held. */
+/* Notes that the communicator has failed. The handle's error is set and its lock held. */
 void kolo_record_failed(struct kolo_body *body);
-/* A call that will run on another thread: claims its entry. The caller has a ticket. */
+/* Claims the entry of a call that will run on another thread. The caller has a ticket. */
 void kolo_record_queued(struct kolo_body *body, struct kolo_call *call);
-/* The same call begins. */
+/* Begins the call whose entry was claimed before. */
 void kolo_record_resume(kolo_recording_t *r, const struct kolo_call *call, uint64_t number, uint64_t word,
                         kolo_record_state_t state, uint32_t algo);
-/* It does not come to that. */
+/* Ends the entry of a queued call that will not run. */
 void kolo_record_drop(struct kolo_body *body, const struct kolo_call *call, kolo_status_t status);
-/* A call of all ranks that no plan runs: by its number and word. kolo_record_end() ends it. */
+/* Begins a call of all ranks that no plan runs, by its number and word. kolo_record_end() ends it. */
 void kolo_record_begin_whole(struct kolo_body *body, uint64_t number, uint64_t word);
-/* The operation waits longer than one spins. */
+/* Notes that the operation has waited longer than one spins. */
 void kolo_record_waits_slow(kolo_recording_t *r);
-/* A call was given to a device. */
+/* Notes that a call was given to a device. */
 void kolo_record_launched(struct kolo_body *body, const struct kolo_call *call, uint64_t number, uint32_t algo);
-/* What the device waits for now. */
+/* Notes what the device waits for now. */
 void kolo_record_device_waits(struct kolo_body *body, const kolo_record_waits_t *waits);
 /* Sends and receives of a group run together. */
 void kolo_record_begin_pairs(struct kolo_body *body, struct kolo_call *calls, size_t count);
@@ -83,7 +83,7 @@ static inline void kolo_record_state(kolo_recording_t *r, kolo_record_state_t st
     atomic_store_explicit(&r->now->state, (uint32_t)state, memory_order_release);
 }
 
-/* The operation waits for another rank than before, or for something else: it has another word. */
+/* Notes that the operation waits for another rank than before, or for something else, which has another word. */
 static inline void kolo_record_awaits(kolo_recording_t *r, uint32_t rank, uint64_t word)
 {
     if (!r->now) return;
@@ -91,7 +91,7 @@ static inline void kolo_record_awaits(kolo_recording_t *r, uint32_t rank, uint64
     atomic_store_explicit(&r->now->word, word, memory_order_relaxed);
 }
 
-/* A wait past its spinning: may be called often. */
+/* Notes a wait that has outlasted its spinning. May be called often. */
 static inline void kolo_record_waits(kolo_recording_t *r)
 {
     if (r->now && !r->timed) kolo_record_waits_slow(r);

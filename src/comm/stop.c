@@ -23,7 +23,7 @@ static struct {
     char text[KOLO_ERROR_TEXT_BYTES];
 } last_failure = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void kolo_failure_note(kolo_status_t status, const char *text)
+void kolo_comm_failure_note(kolo_status_t status, const char *text)
 {
     uint64_t now = kolo_now_ns();
     bool loss = status == KOLO_ERR_REMOTE || status == KOLO_ERR_PARTITION;
@@ -36,7 +36,7 @@ void kolo_failure_note(kolo_status_t status, const char *text)
     pthread_mutex_unlock(&last_failure.lock);
 }
 
-void kolo_failure_forget(void)
+void kolo_comm_failure_forget(void)
 {
     pthread_mutex_init(&last_failure.lock, NULL); /* another thread of the parent may have held it */
     last_failure.at_ns = 0;
@@ -86,7 +86,7 @@ kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const c
         h->error_is_news = false;
         snprintf(h->error_text, sizeof h->error_text, "%s", text);
         kolo_record_failed(body);
-        kolo_failure_note(status, text);
+        kolo_comm_failure_note(status, text);
     }
     pthread_mutex_unlock(&h->error_lock);
     /* while init runs only init ends STARTING, so that nothing is freed that it still uses */

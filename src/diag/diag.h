@@ -40,7 +40,7 @@ static inline uint64_t kolo_board_call_of(uint64_t step)
 {
     return step & ~(KOLO_BOARD_STEPS - 1);
 }
-/* For words. */
+/* Returns a number as it is shown to people. */
 static inline uint64_t kolo_board_shown(uint64_t number)
 {
     return kolo_board_is_call(number) ? (number - KOLO_BOARD_CALLS) / KOLO_BOARD_STEPS : number;
@@ -63,7 +63,8 @@ typedef struct {
      * the same. */
     _Atomic(kolo_board_pair_t *) asking;
 } kolo_board_t;
-/* One thread at a time writes; any reads. Readers see the counts at the latest with the next operation. */
+/* Notes a message that begins. One thread at a time writes, any reads; readers see the counts at the latest with
+ * the next operation. */
 static inline void kolo_board_begin(kolo_board_pair_t *pair, int direction, int way, uint64_t word, bool firm)
 {
     uint64_t n = atomic_load_explicit(&pair->begun[direction][way], memory_order_relaxed) + 1;
@@ -71,7 +72,7 @@ static inline void kolo_board_begin(kolo_board_pair_t *pair, int direction, int 
     atomic_store_explicit(&pair->begun[direction][way], n, memory_order_relaxed);
     if (firm) atomic_store_explicit(&pair->firm[way], n, memory_order_relaxed);
 }
-/* While nobody reads it; all zeros before. */
+/* Sets up a board of zeros, before anybody reads it. */
 static inline void kolo_board_init(kolo_board_t *board, uint64_t first)
 {
     board->first = first;
@@ -79,7 +80,7 @@ static inline void kolo_board_init(kolo_board_t *board, uint64_t first)
     atomic_init(&board->connecting, KOLO_BOARD_NONE);
     atomic_init(&board->pairing, KOLO_BOARD_NONE);
 }
-/* A sum with the next word in it. Two sums in a row give the word back. Zero stays zero without it. */
+/* Mixes a sum with the next word. Twice in a row gives the word back; zero stays zero without one. */
 static inline uint64_t kolo_board_mixed(uint64_t sum)
 {
     sum *= UINT64_C(0x9e3779b97f4a7c15);
@@ -89,7 +90,8 @@ static inline uint16_t kolo_board_short(uint64_t sum)
 {
     return (uint16_t)(kolo_board_mixed(sum) >> 48); /* the last word is in its lower bits */
 }
-/* One thread at a time writes; any reads. Release, so that who sees a sum sees the numbers before it. */
+/* Publishes an operation. One thread at a time writes, any reads; it is a release, so who sees a sum also sees the
+ * numbers before it. */
 static inline void kolo_board_publish(kolo_board_t *board, uint64_t number, uint64_t word)
 {
     uint64_t sum = atomic_load_explicit(&board->sums[(number - 1) % KOLO_BOARD_SUMS], memory_order_relaxed);
@@ -98,7 +100,7 @@ static inline void kolo_board_publish(kolo_board_t *board, uint64_t number, uint
     atomic_store_explicit(&board->sums[number % KOLO_BOARD_SUMS], sum, memory_order_release);
     atomic_store_explicit(&board->last, number, memory_order_release);
 }
-/* A call, or a step of one. */
+/* Publishes a call of a hierarchical communicator, or a step of one. */
 static inline void kolo_board_publish_call(kolo_board_t *board, uint64_t number, uint64_t word)
 {
     kolo_board_entry_t *e = &board->calls[number / KOLO_BOARD_STEPS % KOLO_BOARD_CALLS_KEPT];
@@ -122,43 +124,44 @@ typedef struct {
 typedef void (*kolo_board_tell_fn_t)(const kolo_difference_t *difference, char *buf, size_t bytes);
 /* Can `rank` not leave the operation `word` before `other` has entered it? Only if that is certain. */
 typedef bool (*kolo_board_needs_fn_t)(uint64_t word, int rank, int other, int nranks);
-/* The board must outlive the oob. From now on peers' questions are answered, and waits of this room that last
- * longer than stalled_ms ask on behalf of board->connecting, or board->pairing. */
+/* Answers peers' questions from this board from now on; waits of this room that last longer than stalled_ms ask on
+ * behalf of board->connecting or board->pairing. The board must outlive the oob. */
 void kolo_diag_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled_ms, kolo_board_tell_fn_t tell,
                          kolo_board_needs_fn_t needs);
-/* I wait for `peer` in operation `number`, and have for long: shows it my entry. Never blocks; an answer that
- * differs is found by kolo_diag_difference(). */
+/* Shows `peer`, for which this rank has long waited in operation `number`, its entry. Never blocks;
+ * kolo_diag_difference() finds an answer that differs. */
 void kolo_diag_ask(kolo_oob_t *oob, int peer, uint64_t number);
-/* I wait for `peer` in a send or receive; my next operation, or call, has this number. What comes of it shows
- * likewise. */
+/* Asks a peer for which this rank has long waited in a send or receive; its next operation, or call, has this
+ * number. Answers are found likewise. */
 void kolo_diag_ask_pair(kolo_oob_t *oob, int peer, uint64_t number);
-/* What this rank was in under that number, if it is still known. */
+/* Looks up what this rank was in under that number; false if it is no longer known. */
 bool kolo_diag_look_back(kolo_oob_t *oob, uint64_t number, uint64_t *word);
-/* Data has shown that two ranks differ: all ranks are told. */
+/* Tells all ranks that data has shown two of them to differ. */
 void kolo_diag_note_difference(kolo_oob_t *oob, const kolo_difference_t *difference);
-/* What two ranks are known to differ in, if any are. */
+/* Returns whether two ranks are known to differ, and in what. */
 bool kolo_diag_found_difference(kolo_oob_t *oob, kolo_difference_t *difference);
-/* This rank has failed: from now on who asks is told so. */
+/* Tells whoever asks from now on that this rank has failed. */
 void kolo_diag_give_up(kolo_oob_t *oob);
-/* It is about to fail because a send or receive, `word`, met something else. Who asks about its next operation,
- * which has this number, or a later one, is told of that. */
+/* Tells whoever asks about this rank's next operation, which has this number, or a later one, that a send or
+ * receive, `word`, met something else. Called when it is about to fail because of that. */
 void kolo_diag_give_up_pair(kolo_oob_t *oob, uint64_t number, uint64_t word);
-/* KOLO_ERR_MISMATCH, with its message, once two ranks are known to differ; KOLO_ERR_REMOTE when a peer has failed.
- * Any thread; two loads while there is nothing. */
+/* Returns KOLO_ERR_MISMATCH, with its message, once two ranks are known to differ; KOLO_ERR_REMOTE when a peer has
+ * failed. Any thread; two loads while there is nothing. */
 kolo_status_t kolo_diag_difference(kolo_oob_t *oob);
 
 /* ---- ranks that leave without meeting the others (left.c) ---- */
 
-/* The word of that call, for differences. Before set_board. */
+/* Sets the word that the call of leaving has in differences. Call it before set_board. */
 void kolo_diag_set_leave_word(kolo_oob_t *oob, uint64_t word);
-/* This rank leaves after operation `last`, KOLO_BOARD_NONE: it has called none; all ranks are told. !counts:
+/* Tells all ranks that this one leaves after operation `last` (KOLO_BOARD_NONE: it has called none). !counts:
  * operations are not counted alike on all ranks. Does not wait. */
 void kolo_diag_leave_at(kolo_oob_t *oob, uint64_t last, uint64_t sum, bool counts);
 /* Has this rank called what those did that have left? If not, all are told of it (kolo_diag_difference()). */
 void kolo_diag_look_left(kolo_oob_t *oob);
-/* The same of a rank that is about to leave. false: they differ, and in what is not known yet; again. */
+/* Compares the sums of ranks that have left with this one's, which is about to. Returns false while it is known
+ * that they differ, but not where; call it again. */
 bool kolo_diag_compare_left(kolo_oob_t *oob);
-/* Have all others left, in any way? */
+/* Tells whether all others have left, in any way. */
 bool kolo_diag_all_left(kolo_oob_t *oob);
 
 /* ---- surveys: what do the others do? (survey.c) ---- */

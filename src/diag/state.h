@@ -83,21 +83,23 @@ void kolo_board_ask(kolo_oob_t *oob, int rank, uint64_t number);
 /* Sends what is in the peer's board_bytes, if that can go out now. */
 kolo_conn_t *kolo_board_way_out(kolo_peer_t *peer);
 void kolo_board_put_up(kolo_conn_t *conn, kolo_frame_kind_t kind, uint64_t number, size_t bytes);
-/* `theirs` of `rank` has the number of an operation of mine, or tells of what a message of mine never meets. */
+/* Notes what `rank` shows, `theirs`: it has the number of an operation of mine, or tells of what a message of mine
+ * never meets. */
 void kolo_board_note(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, uint64_t theirs);
-/* What comes in; on the progress thread. NULL, or what is wrong with it. */
+/* Takes a message that has come in; on the progress thread. Returns NULL, or what is wrong with it. */
 const char *kolo_board_arrived(kolo_conn_t *conn);
-/* On the progress thread, without the lock, now and then while the rank's thread waits. */
+/* Asks on behalf of a rank's thread that waits, now and then. On the progress thread, without the lock. */
 void kolo_board_look(kolo_oob_t *oob, uint64_t now_ns);
 
 /* ---- sums (sums.c); with the lock held, but for the first three ---- */
 
-/* Of all operations up to this one; 0 before the first. false: it is not known, or not any more. */
+/* Returns the sum of all operations up to this one, 0 before the first. false: it is not known, or not any more. */
 bool kolo_sums_at(const kolo_board_t *board, uint64_t number, uint64_t *sum);
 bool kolo_sums_word(const kolo_board_t *board, uint64_t number, uint64_t *word);
-/* Is it certain that a rank whose sum this is made other calls up to this one? */
+/* Tells whether it is certain that a rank with this sum has made other calls up to this one. */
 bool kolo_sums_parted(const kolo_board_t *board, uint64_t number, uint64_t sum);
-/* The peer's sum of this number is another one: shows it mine, by which it finds the first that differs. */
+/* Shows a peer whose sum of this number is another one this rank's, by which it finds the first operation that
+ * differs. */
 bool kolo_sums_show(kolo_peer_t *peer, uint64_t number, uint32_t step);
 const char *kolo_sums_arrived(kolo_conn_t *conn);
 

@@ -42,27 +42,27 @@ bool kolo_verdict_is_before(uint64_t a, uint64_t b);    /* numbers of operations
 const kolo_verdict_op_t *kolo_verdict_last_coll(const kolo_verdict_rank_t *r);
 /* Returns the collective of this number, NULL unless the rank has begun it. */
 const kolo_verdict_op_t *kolo_verdict_coll(const kolo_verdict_rank_t *r, uint64_t number);
-/* The message, put or wait that the rank is in, or that has just reached its time limit, which has not been
+/* Returns the message, put or wait that the rank is in, or that has just reached its time limit and has not been
  * reported yet; else NULL. */
 const kolo_verdict_op_t *kolo_verdict_pair_op(const kolo_verdict_rank_t *r);
 const kolo_verdict_rank_t *kolo_verdict_find_rank(const kolo_verdict_t *v, uint32_t rank); /* or NULL */
-/* The peer of `op` is in the call that op waits for: the two make progress. */
+/* Tells whether the peer of `op` is in the call that op waits for: then the two make progress. */
 bool kolo_verdict_is_met(const kolo_verdict_t *v, const kolo_verdict_rank_t *r, const kolo_verdict_op_t *op);
 
 /* ---- verdict_words.c ---- */
 
 void kolo_verdict_say(kolo_verdict_t *v, const char *fmt, ...) KOLO_PRINTF(2, 3);
-/* "rank 3", "ranks 0, 2-5 and 40 more": the ranks in this position. Returns how many. */
+/* Says which ranks are in this position: "rank 3", "ranks 0, 2-5 and 40 more". Returns how many. */
 int kolo_verdict_say_ranks(kolo_verdict_t *v, kolo_position_t which);
-/* " (process 12 on host a)" */
+/* Says " (process 12 on host a)". */
 void kolo_verdict_say_process(kolo_verdict_t *v, const kolo_verdict_rank_t *r);
-/* "operation 12 (all_reduce 4 float32 sum)", "recv 1 int32 from rank 3" */
+/* Says "operation 12 (all_reduce 4 float32 sum)", "recv 1 int32 from rank 3". */
 void kolo_verdict_say_op(kolo_verdict_t *v, const kolo_verdict_op_t *op);
-/* Nothing if the age is not known. */
+/* Says an age between two words, and nothing if it is not known. */
 void kolo_verdict_say_age(kolo_verdict_t *v, const char *before, uint64_t age_ns, const char *after);
 /* Says "it has been inside its own callback (of a named tensor) for 3 s". */
 void kolo_verdict_say_callback(kolo_verdict_t *v, const kolo_verdict_rank_t *r);
-/* What a rank does instead: "it has been in ... for 3 s", "its last call failed: ..." */
+/* Says what a rank does instead: "it has been in ... for 3 s", "its last call failed: ...". */
 void kolo_verdict_say_state(kolo_verdict_t *v, const kolo_verdict_rank_t *r);
 
 #endif

@@ -26,7 +26,7 @@ kolo_status_t kolo_state_check(kolo_state_t s, const char *what)
 kolo_status_t kolo_state_create(kolo_state_t *state, const kolo_state_config_t *config)
 {
     kolo_state_config_t c = KOLO_STATE_CONFIG_INITIALIZER;
-    KOLO_TRY(kolo_library_init());
+    KOLO_TRY(kolo_comm_library_init());
     if (!state) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_create: state is NULL");
     if (config &&
         (config->magic != KOLO_STATE_CONFIG_MAGIC ||

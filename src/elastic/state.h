@@ -56,9 +56,9 @@ typedef struct {
 } kolo_word_t;
 
 /* Reads a line (without its end, ended by 0, `bytes` long). False: it is none of the launcher's. */
-bool kolo_word_parse(const char *line, size_t bytes, kolo_word_t *word);
-/* 256 digits and a final 0. */
-void kolo_word_id(const kolo_unique_id_t *id, char text[2 * KOLO_UNIQUE_ID_BYTES + 1]);
+bool kolo_state_word_parse(const char *line, size_t bytes, kolo_word_t *word);
+/* Writes an id as 256 digits and a final 0. */
+void kolo_state_word_id(const kolo_unique_id_t *id, char text[2 * KOLO_UNIQUE_ID_BYTES + 1]);
 
 typedef struct {
     char dir[PATH_MAX];
@@ -68,7 +68,7 @@ typedef struct {
     char line[KOLO_STATE_LINE_MAX];
 } kolo_state_link_t;
 
-/* id_file: KOLO_ID_FILE. What fails leaves a link to be closed. */
+/* Opens the link to kolorun; id_file: KOLO_ID_FILE. What fails leaves a link to be closed. */
 kolo_status_t kolo_state_link_open(kolo_state_link_t *link, const char *id_file, uint32_t worker);
 kolo_status_t kolo_state_link_say(kolo_state_link_t *link, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -122,7 +122,7 @@ struct kolo_state {
     int barren; /* losses since the last commit */
 };
 
-/* state.c */
+/* Checks a handle for `what` (state.c). */
 kolo_status_t kolo_state_check(kolo_state_t s, const char *what);
 
 /* ---- state_copy.c ---- */
@@ -136,9 +136,10 @@ kolo_status_t kolo_state_copy_in(kolo_state_t s, const kolo_state_copy_t *copy);
 kolo_status_t kolo_state_copy_send(kolo_state_t s, kolo_state_copy_t *copy, int source);
 void kolo_state_promote(kolo_state_t s); /* what lies in `next` is the newest commit */
 
-/* state_change.c */
+/* Tells whether a status means that ranks were lost (state_change.c). */
 bool kolo_state_is_loss(kolo_status_t status);
-/* The first communicator: given, founded, joined; with the state that is there. KOLO_IN_PROGRESS: not needed. */
+/* Makes the first communicator, given, founded or joined, with the state that is there. KOLO_IN_PROGRESS: not
+ * needed. */
 kolo_status_t kolo_state_get_in(kolo_state_t s);
 /* Hears what the launcher has said meanwhile, for up to timeout_ms if it has nothing new. */
 kolo_status_t kolo_state_listen(kolo_state_t s, int timeout_ms);

@@ -292,7 +292,7 @@ static kolo_status_t take_in(kolo_state_t s, int add)
     if (s->rank == 0) {
         char text[2 * KOLO_UNIQUE_ID_BYTES + 1];
         KOLO_TRY(kolo_comm_get_grow_id(old, &id));
-        kolo_word_id(&id, text);
+        kolo_state_word_id(&id, text);
         KOLO_TRY(kolo_state_link_say(&s->link, "id %u %d %d %s", s->plan, s->nranks, add, text));
     }
     KOLO_TRY(kolo_comm_grow(old, s->nranks + add, s->rank == 0 ? &id : NULL, -1, &grown, &c));

@@ -81,7 +81,7 @@ static bool id_of(const char **at, kolo_unique_id_t *id)
     return true;
 }
 
-void kolo_word_id(const kolo_unique_id_t *id, char text[2 * KOLO_UNIQUE_ID_BYTES + 1])
+void kolo_state_word_id(const kolo_unique_id_t *id, char text[2 * KOLO_UNIQUE_ID_BYTES + 1])
 {
     static const char sixteen[] = "0123456789abcdef";
     for (int i = 0; i < KOLO_UNIQUE_ID_BYTES; i++) {
@@ -111,7 +111,7 @@ static bool begins(const char **at, const char *name)
     return true;
 }
 
-bool kolo_word_parse(const char *line, size_t bytes, kolo_word_t *word)
+bool kolo_state_word_parse(const char *line, size_t bytes, kolo_word_t *word)
 {
     const char *at = line;
     bool good = false;
@@ -237,7 +237,7 @@ static kolo_status_t take(kolo_state_link_t *link, kolo_word_t *word, bool *got)
     if (n < 0 || n == (ssize_t)sizeof link->line)
         return kolo_fail(KOLO_ERR_PROTOCOL, "%s, a file of the launcher, cannot be read or is too long", name);
     link->line[n] = '\0';
-    if (!kolo_word_parse(link->line, (size_t)n, word))
+    if (!kolo_state_word_parse(link->line, (size_t)n, word))
         return kolo_fail(KOLO_ERR_PROTOCOL, "the launcher has written \"%.60s\", which means nothing", link->line);
     link->heard++;
     *got = true;

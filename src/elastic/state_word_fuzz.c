@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!line) return 0;
     memcpy(line, data, size);
     line[size] = '\0';
-    if (kolo_word_parse(line, size, &word)) {
+    if (kolo_state_word_parse(line, size, &word)) {
         require(memchr(data, '\0', size) == NULL);
         require(word.kind <= KOLO_WORD_LEAVE && word.nremove >= 0 && word.nremove <= KOLO_STATE_LIST_MAX);
         require(word.min >= 0 && word.add >= 0 && word.rank >= 0 && word.rank <= word.nranks);

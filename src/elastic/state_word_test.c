@@ -16,7 +16,7 @@ static kolo_word_t word;
 
 static bool reads(const char *line)
 {
-    return kolo_word_parse(line, strlen(line), &word);
+    return kolo_state_word_parse(line, strlen(line), &word);
 }
 
 static void words_are_read(void **state)
@@ -35,7 +35,7 @@ static void words_are_read(void **state)
     assert_true(word.kind == KOLO_WORD_MIN && word.min == 3);
     assert_true(reads("leave"));
     for (int i = 0; i < KOLO_UNIQUE_ID_BYTES; i++) id.bytes[i] = (char)(i * 7);
-    kolo_word_id(&id, text);
+    kolo_state_word_id(&id, text);
     snprintf(line, sizeof line, "join 1 2 3 4 %s", text);
     assert_true(reads(line));
     assert_true(word.kind == KOLO_WORD_JOIN && word.min == 2 && word.rank == 3 && word.nranks == 4);
@@ -73,7 +73,7 @@ static void anything_else_is_refused(void **state)
                                       "LEAVE"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (reads(bad[i])) fail_msg("\"%s\" is read", bad[i]);
-    assert_false(kolo_word_parse("leave\0x", 7, &word));
+    assert_false(kolo_state_word_parse("leave\0x", 7, &word));
     static char list[10 * KOLO_STATE_LIST_MAX];
     size_t n = (size_t)snprintf(list, sizeof list, "remove 1 1");
     for (int i = 1; i < KOLO_STATE_LIST_MAX; i++) n += (size_t)snprintf(list + n, sizeof list - n, ",1");

@@ -135,7 +135,7 @@ static void free_all(kolo_tensor_engine_t e)
     kolo_talk_close(e);
     kolo_queue_fini(&e->queue);
     kolo_order_fini(&e->order);
-    kolo_batches_fini(&e->batches);
+    kolo_fusion_batches_fini(&e->batches);
     kolo_wake_fini(e);
     free(e->bits);
     free(e->requests);
@@ -176,7 +176,7 @@ static kolo_status_t start(kolo_tensor_engine_t e, kolo_comm_t comm)
 kolo_status_t kolo_engine_init(kolo_tensor_engine_t *engine, kolo_comm_t comm, const kolo_engine_config_t *config)
 {
     if (!engine) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "engine_init: the output is NULL");
-    KOLO_TRY(kolo_library_init());
+    KOLO_TRY(kolo_comm_library_init());
     kolo_tensor_engine_t e = kolo_slots_take(&engines);
     if (!e) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine_init: out of memory");
     e->forks = kolo_process_forks();

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *kolo_work_name(kolo_work_t work)
+const char *kolo_tensor_request_work_name(kolo_work_t work)
 {
     static const char *const names[] = {[KOLO_WORK_ALL_REDUCE] = "all_reduce",
                                         [KOLO_WORK_ALL_GATHER] = "all_gather",
@@ -23,7 +23,7 @@ const char *kolo_work_name(kolo_work_t work)
     return (unsigned)work < KOLO_WORK_COUNT ? names[work] : "unknown work";
 }
 
-const char *kolo_type_name(kolo_type_t type)
+const char *kolo_tensor_request_type_name(kolo_type_t type)
 {
     static const char *const names[] = {[KOLO_INT8] = "int8",
                                         [KOLO_UINT8] = "uint8",
@@ -43,7 +43,7 @@ const char *kolo_type_name(kolo_type_t type)
     return (unsigned)type < KOLO_TYPE_COUNT ? names[type] : "unknown type";
 }
 
-const char *kolo_op_name(kolo_op_t op)
+const char *kolo_tensor_request_op_name(kolo_op_t op)
 {
     static const char *const names[] = {[KOLO_SUM] = "sum",
                                         [KOLO_PROD] = "product",

@@ -47,9 +47,9 @@ typedef enum {
     KOLO_WORK_REMOVE_SET,
     KOLO_WORK_COUNT
 } kolo_work_t;
-const char *kolo_work_name(kolo_work_t work);
-const char *kolo_type_name(kolo_type_t type);
-const char *kolo_op_name(kolo_op_t op);
+const char *kolo_tensor_request_work_name(kolo_work_t work);
+const char *kolo_tensor_request_type_name(kolo_type_t type);
+const char *kolo_tensor_request_op_name(kolo_op_t op);
 bool kolo_adasum_takes(kolo_type_t type);
 
 /* Names of these begin with a byte that no user's name may have. */

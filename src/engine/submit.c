@@ -72,14 +72,14 @@ static kolo_status_t check_reduction(const kolo_tensor_t *t, kolo_work_t work, k
     bool adasum = op == KOLO_ADASUM && work == KOLO_WORK_ALL_REDUCE;
     if (((int)op < 0 || op >= KOLO_OP_BUILTIN_COUNT) && !adasum)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: operator %d (%s) is not possible here", what,
-                         t->name, (int)op, kolo_op_name(op));
+                         t->name, (int)op, kolo_tensor_request_op_name(op));
     if (adasum && !kolo_adasum_takes(t->type))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s: tensor %s: adasum is for float16, bfloat16, float32 and float64, not %s", what,
-                         t->name, kolo_type_name(t->type));
+                         t->name, kolo_tensor_request_type_name(t->type));
     if (!adasum && !kolo_op_takes(op, t->type))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: operator %s is not for %s", what, t->name,
-                         kolo_op_name(op), kolo_type_name(t->type));
+                         kolo_tensor_request_op_name(op), kolo_tensor_request_type_name(t->type));
     if (t->type == KOLO_BOOL && (prescale != 1.0 || postscale != 1.0))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: tensor %s: a bool cannot be scaled (by %g and %g)", what,
                          t->name, prescale, postscale);

@@ -36,7 +36,7 @@ const kolo_values_table_t *kolo_values(void)
 
 /* ---- scaling ---- */
 
-void kolo_scale(void *dst, const void *src, size_t count, kolo_type_t type, double factor)
+void kolo_values_scale(void *dst, const void *src, size_t count, kolo_type_t type, double factor)
 {
     if (!kolo_type_is_float(type)) {
         if (kolo_values()->scale[type]) kolo_values()->scale[type](dst, src, count, factor);
@@ -49,7 +49,7 @@ void kolo_scale(void *dst, const void *src, size_t count, kolo_type_t type, doub
     kolo_reduce_load(&r, dst, src, count, true, false);
 }
 
-void kolo_fill_identity(void *dst, size_t count, kolo_type_t type, kolo_op_t op)
+void kolo_values_fill_identity(void *dst, size_t count, kolo_type_t type, kolo_op_t op)
 {
     if (count == 0) return; /* then there need be no memory either */
     size_t elem = kolo_type_size(type);

@@ -17,13 +17,13 @@ static void integers_truncate_and_stay_in_range(void **state)
     uint8_t b[3] = {200, 3, 0};
     int64_t c[2] = {INT64_MAX, INT64_MIN};
     (void)state;
-    kolo_scale(a, a, 5, KOLO_INT8, 1.5);
+    kolo_values_scale(a, a, 5, KOLO_INT8, 1.5);
     const int8_t want[5] = {127, -128, 10, -10, 0};
     assert_memory_equal(a, want, sizeof a);
-    kolo_scale(b, b, 3, KOLO_UINT8, -1.0);
+    kolo_values_scale(b, b, 3, KOLO_UINT8, -1.0);
     const uint8_t none[3] = {0, 0, 0};
     assert_memory_equal(b, none, sizeof b);
-    kolo_scale(c, c, 2, KOLO_INT64, 2.0);
+    kolo_values_scale(c, c, 2, KOLO_INT64, 2.0);
     assert_true(c[0] == INT64_MAX && c[1] == INT64_MIN);
 }
 
@@ -33,13 +33,13 @@ static void floats_scale_in_their_type(void **state)
     double d[2] = {1, 3};
     uint16_t h[2] = {0x3c00, 0x4200}, b[2] = {0x3f80, 0x4040}; /* 1 and 3 */
     (void)state;
-    kolo_scale(g, f, 3, KOLO_FLOAT32, 0.5);
+    kolo_values_scale(g, f, 3, KOLO_FLOAT32, 0.5);
     assert_true(g[0] == 0.5f && g[1] == -1.0f && g[2] == 1.5f && f[0] == 1.0f);
-    kolo_scale(d, d, 2, KOLO_FLOAT64, 0.1);
+    kolo_values_scale(d, d, 2, KOLO_FLOAT64, 0.1);
     assert_true(d[0] == 0.1 && d[1] == 3 * 0.1);
-    kolo_scale(h, h, 2, KOLO_FLOAT16, 2.0);
+    kolo_values_scale(h, h, 2, KOLO_FLOAT16, 2.0);
     assert_true(h[0] == 0x4000 && h[1] == 0x4600);
-    kolo_scale(b, b, 2, KOLO_BFLOAT16, 2.0);
+    kolo_values_scale(b, b, 2, KOLO_BFLOAT16, 2.0);
     assert_true(b[0] == 0x4000 && b[1] == 0x40c0);
 }
 
@@ -59,7 +59,7 @@ static void identities_change_nothing(void **state)
                 uint8_t identity[16], out[16], in[16];
                 memcpy(in, samples[s], 8);
                 memcpy(in + 8, samples[s], 8);
-                kolo_fill_identity(identity, 16 / elem, (kolo_type_t)type, ops[o]);
+                kolo_values_fill_identity(identity, 16 / elem, (kolo_type_t)type, ops[o]);
                 assert_int_equal(kolo_reducer_init(&r, (kolo_type_t)type, ops[o], 2), KOLO_OK);
                 kolo_reduce_pair(&r, out, identity, in, 16 / elem, KOLO_RAW_A | KOLO_RAW_B | KOLO_FINAL);
                 for (size_t i = 0; i < 16 && r.truth; i += elem) { /* itself, as a truth value */

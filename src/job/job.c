@@ -18,7 +18,7 @@ static _Atomic unsigned connects; /* how often; the same on all ranks */
 kolo_status_t kolo_job_get_place(kolo_job_place_t *place)
 {
     if (!place) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job_get_place: the place is NULL");
-    KOLO_TRY(kolo_library_init());
+    KOLO_TRY(kolo_comm_library_init());
     KOLO_TRY(kolo_job_place_from(&kolo_job_values, place));
     kolo_log_identify(place->rank, NULL);
     return KOLO_OK;
@@ -132,8 +132,8 @@ static kolo_status_t connect_some(kolo_comm_t *comm, const int *ranks, int count
 kolo_status_t kolo_job_connect(kolo_comm_t *comm, const kolo_config_t *config)
 {
     if (!comm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job_connect: the communicator is NULL");
-    KOLO_TRY(kolo_library_init());
-    KOLO_TRY(kolo_config_check(config, "job_connect")); /* before anybody is waited for */
+    KOLO_TRY(kolo_comm_library_init());
+    KOLO_TRY(kolo_comm_config_check(config, "job_connect")); /* before anybody is waited for */
     return connect_some(comm, NULL, 0, config);
 }
 
@@ -142,7 +142,7 @@ kolo_status_t kolo_job_connect_ranks(kolo_comm_t *comm, const int *ranks, int co
     if (!comm || !ranks || count < 1)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "job_connect_ranks: the communicator or the list is NULL, or the list is empty");
-    KOLO_TRY(kolo_library_init());
-    KOLO_TRY(kolo_config_check(config, "job_connect_ranks"));
+    KOLO_TRY(kolo_comm_library_init());
+    KOLO_TRY(kolo_comm_config_check(config, "job_connect_ranks"));
     return connect_some(comm, ranks, count, config);
 }

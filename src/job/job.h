@@ -47,17 +47,17 @@ static inline bool kolo_job_is_set(const char *text)
     return text && text[0] != '\0';
 }
 
-/* A whole number from min on; `name` is the variable's, for the error. */
+/* Parses a whole number from min on; `name` is the variable's, for the error. */
 kolo_status_t kolo_job_number(const char *name, const char *text, int min, int *value);
-/* kolo_job_get_place() from any values. */
+/* Does what kolo_job_get_place() does, from any values. */
 kolo_status_t kolo_job_place_from(const kolo_job_values_t *values, kolo_job_place_t *place);
 
 #define KOLO_JOB_NAME_BYTES 64
-/* A name that the ranks of one job share and other jobs do not, without '/'. */
+/* Makes a name that the ranks of one job share and other jobs do not, without '/'. */
 kolo_status_t kolo_job_name(const kolo_job_values_t *values, const kolo_job_place_t *place,
                             char name[KOLO_JOB_NAME_BYTES]);
-/* host:port at which the ranks can meet for the job's communicator of that number, if the launcher tells one;
- * false: it does not. */
+/* Makes the host:port at which the ranks can meet for the job's communicator of that number, if the launcher tells
+ * one; false: it does not. */
 bool kolo_job_address(const kolo_job_values_t *values, const kolo_job_place_t *place, unsigned number, char *text,
                       size_t bytes);
 
@@ -80,10 +80,10 @@ typedef struct {
 
 /* Makes the id on the first rank, and finds it on the others. */
 kolo_status_t kolo_job_meet(kolo_job_meeting_t *meeting);
-/* No communicator came of the id, as the thread's error says. true: perhaps another job had left it, so meet
- * again. */
+/* Reports that no communicator came of the id, as the thread's error says. Returns true if another job may have
+ * left it, so that they should meet again. */
 bool kolo_job_meet_again(kolo_job_meeting_t *meeting, kolo_status_t status);
-/* All have read the file, or nobody is to find it any more. */
+/* Removes the file once all have read it, or nobody is to find it any more. */
 void kolo_job_clear(const kolo_job_meeting_t *meeting);
 
 #endif

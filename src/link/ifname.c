@@ -18,9 +18,10 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
-bool kolo_ifname_matches(const char *list, const char *name)
+bool kolo_address_ifname_matches(const char *list, const char *name)
 {
     bool invert = false, exact = false, found = false;
     for (; *list == '^' || *list == '='; list++) {
@@ -69,7 +70,7 @@ static bool has_way_out(const view_t *view, const struct ifaddrs *ifa)
 static int interface_class(const view_t *view, const struct ifaddrs *ifa)
 {
     if (kolo_link_values.socket_ifname != NULL && kolo_link_values.socket_ifname[0] != '\0')
-        return kolo_ifname_matches(kolo_link_values.socket_ifname, ifa->ifa_name) ? 0 : -1;
+        return kolo_address_ifname_matches(kolo_link_values.socket_ifname, ifa->ifa_name) ? 0 : -1;
     if (ifa->ifa_flags & IFF_LOOPBACK) return 2;
     return !has_way_out(view, ifa) && kolo_route_is_virtual(ifa->ifa_name) ? 1 : 0;
 }
@@ -132,6 +133,19 @@ static bool is_anything_up(const struct ifaddrs *all)
     return false;
 }
 
+/* Lists those that are up, each once. */
+static void name_all(const struct ifaddrs *all, char *text, size_t bytes)
+{
+    size_t n = 0;
+    snprintf(text, bytes, "none");
+    for (const struct ifaddrs *ifa = all; ifa != NULL; ifa = ifa->ifa_next) {
+        const struct ifaddrs *before = all;
+        while (before != ifa && strcmp(before->ifa_name, ifa->ifa_name) != 0) before = before->ifa_next;
+        if (before != ifa || !(ifa->ifa_flags & IFF_UP) || bytes - n < IF_NAMESIZE + 2) continue;
+        n += (size_t)snprintf(text + n, bytes - n, "%s%s", n > 0 ? ", " : "", ifa->ifa_name);
+    }
+}
+
 bool kolo_address_has_network(void)
 {
     struct ifaddrs *all;
@@ -183,9 +197,12 @@ static kolo_status_t choose(const kolo_address_t *root, kolo_address_t *address)
                       "ranks must be in a network namespace that the root can be reached from",
                       kolo_address_print(root, text));
     } else if (best == NULL) {
+        char names[200];
+        name_all(all, names, sizeof(names));
         status = kolo_fail(KOLO_ERR_INVALID_USAGE,
-                           "no network interface is up that KOLO_SOCKET_IFNAME=%s and KOLO_SOCKET_FAMILY permit%s",
-                           kolo_link_values.socket_ifname != NULL ? kolo_link_values.socket_ifname : "(any)",
+                           "no network interface is up that KOLO_SOCKET_IFNAME=%s and KOLO_SOCKET_FAMILY permit; "
+                           "those that are up: %s%s",
+                           kolo_link_values.socket_ifname != NULL ? kolo_link_values.socket_ifname : "(any)", names,
                            KOLO_AUTH_STRONG ? "" : " (built without libsodium: loopback only)");
     } else {
         kolo_address_from_sockaddr(address, best->ifa_addr);

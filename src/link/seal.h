@@ -36,25 +36,25 @@ typedef struct {
     kolo_seal_t *seal; /* NULL: the bytes travel as they are */
 } kolo_socket_t;
 
-/* What this process can and wants, for the greeting. */
+/* Returns what this process can and wants, for the greeting. */
 uint8_t kolo_seal_offer(void);
-/* The dialling end's answer to a greeting's offer: the same mode, and the cipher that both have. false: the modes
- * differ. */
+/* Makes the dialling end's answer to a greeting's offer: the same mode, and the cipher that both have. false: the
+ * modes differ. */
 bool kolo_seal_answer(uint8_t offer, uint8_t *answer);
 bool kolo_seal_fits(uint8_t answer);
 const char *kolo_seal_mode_name(uint8_t word);
-/* Is the parameter's value possible in this build? */
+/* Checks that this build can do what the parameter asks for. */
 kolo_status_t kolo_seal_check_build(void);
 
-/* *seal is NULL where the answer says `none`. */
+/* Makes the seal of a connection; *seal is NULL where the answer says `none`. */
 kolo_status_t kolo_seal_create(const kolo_key_t *key, const uint8_t greeting[KOLO_GREETING_BYTES],
                                const uint8_t hello[KOLO_HELLO_BYTES], bool dialled, kolo_seal_t **seal);
 void kolo_seal_destroy(kolo_seal_t *seal);
 size_t kolo_seal_memory(const kolo_seal_t *seal);
 
-/* -1 and errno as sendmsg(), always without blocking and without SIGPIPE. */
+/* Sends without blocking and without SIGPIPE; returns -1 and errno like sendmsg(). */
 ssize_t kolo_socket_send(const kolo_socket_t *socket, const struct iovec *iov, int count);
-/* 0: the end of the stream; -1 and EBADMSG: bytes were changed on their way. */
+/* Receives likewise. 0: the end of the stream; -1 and EBADMSG: bytes were changed on their way. */
 ssize_t kolo_socket_recv(const kolo_socket_t *socket, const struct iovec *iov, int count);
 ssize_t kolo_socket_send_bytes(const kolo_socket_t *socket, const void *bytes, size_t length);
 ssize_t kolo_socket_recv_bytes(const kolo_socket_t *socket, void *bytes, size_t room);

@@ -11,36 +11,38 @@ extern const kolo_param_table_t kolo_meet_params;
 
 /* Starts a root on the progress thread (see kolo_get_unique_id in kolo.h). */
 kolo_status_t kolo_id_create(kolo_unique_id_t *id);
-/* The same for a job whose ranks are all on this host: it listens on loopback, if that is up and permitted, and so
- * do ranks that meet there; on Unix sockets if no interface is up. KOLO_COMM_ID comes first. */
+/* Makes an id like that for a job whose ranks are all on this host: it and its ranks listen on loopback, if that is
+ * up and permitted; on Unix sockets if no interface is up. KOLO_COMM_ID comes first. */
 kolo_status_t kolo_id_create_local(kolo_unique_id_t *id);
-/* Where ranks could meet without a file: KOLO_COMM_ID names an address, a secret was given to this process. */
+/* Tells whether ranks could meet without a file: KOLO_COMM_ID names an address, and a secret was given to this
+ * process. */
 bool kolo_id_has_address(void);
 bool kolo_id_has_secret(void);
-/* An id that all make alike, at an address that all know, by the secret that was given to this process. `scope`: a
- * secret of its own is derived for each, so those of another scope are refused. Whoever is first there and owns the
- * address starts the root. */
+/* Makes an id that all make alike, at an address that all know, by the secret that was given to this process.
+ * `scope`: a secret of its own is derived for each, so ranks of another scope are refused. Whoever is first there
+ * and owns the address starts the root. */
 kolo_status_t kolo_id_create_at(const char *address, const char *scope, kolo_unique_id_t *id);
-/* Is there a network interface that the parameters permit? A rank that will need one can say so before it waits. */
+/* Checks that there is a network interface which the parameters permit, so that a rank that will need one can say
+ * so before it waits. */
 kolo_status_t kolo_id_check_interfaces(void);
-/* An address (host:port) that the other ranks know: where nothing better is known, this process listens on the
- * interface that has it or reaches it. Returns false if it is an address of another host. */
+/* Notes an address (host:port) that the other ranks know: where nothing better is known, this process listens on
+ * the interface that has it or reaches it. Returns false if it is an address of another host. */
 bool kolo_id_hint(const char *address);
 /* Does it lead to this host alone, or is it none? */
 bool kolo_id_is_loopback(const char *address);
-/* The same for an address whose port was computed and which another job may hold: then the root, which rank 0 alone
- * becomes (is_root), goes to another port that all ranks compute. */
+/* Does the same for an address whose port was computed and which another job may hold: then the root, which rank 0
+ * alone becomes (is_root), goes to another port that all ranks compute. */
 kolo_status_t kolo_id_create_computed(const char *address, const char *scope, bool is_root, kolo_unique_id_t *id);
-/* A fresh one to grow a communicator of `nranks` ranks: messages of its root count new ranks from there. */
+/* Makes a fresh id to grow a communicator of `nranks` ranks: messages of its root count new ranks from there. */
 kolo_status_t kolo_id_create_grow(int nranks, kolo_unique_id_t *id);
 /* Returns the nranks of the above; 0: an ordinary id. */
 int kolo_id_grows_from(const kolo_unique_id_t *id);
 /* Ends the root of `id`, if this process serves it and it is not done: whoever has called it, or calls soon, is
  * told why. */
 void kolo_root_dismiss(const kolo_unique_id_t *id, kolo_status_t status, const char *text);
-/* Magic, version, address family and ranges; the message names what is wrong. Fuzzed. */
+/* Checks magic, version, address family and ranges; the message names what is wrong. Fuzzed. */
 kolo_status_t kolo_id_check(const kolo_unique_id_t *id);
-/* Atomic save with mode 0600; load waits for the file until timeout_ms. */
+/* Saves an id in one step, with mode 0600 (save); waits for the file until timeout_ms (load). */
 kolo_status_t kolo_id_save(const kolo_unique_id_t *id, const char *path);
 kolo_status_t kolo_id_load(kolo_unique_id_t *id, const char *path, int timeout_ms);
 /* Stops every root of this process and frees what they hold (library unload, tests). */

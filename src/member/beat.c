@@ -177,10 +177,10 @@ static void look_at_acks(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t now)
     const kolo_beats_t *b = kolo_life(oob)->beats;
     uint64_t limit = b->verdict_ns + (oob->rank > peer->rank ? b->settle_ns : 0);
     if (kolo_peer_is_lost(peer) || kolo_peer_life(peer)->silent || peer->farewell) return;
-    if (!kolo_acks_missing(peer, now, limit / 2)) return;
+    if (!kolo_peer_acks_missing(peer, now, limit / 2)) return;
     kolo_life(oob)->beats->overdue = true;
     kolo_probes_start(oob, peer->rank, b->remote, now + limit);
-    if (!kolo_acks_missing(peer, now, limit)) return;
+    if (!kolo_peer_acks_missing(peer, now, limit)) return;
     if (kolo_probes_blame_us(oob))
         give_up_self(oob);
     else
@@ -203,7 +203,7 @@ static bool forgive(kolo_oob_t *oob, uint64_t late_ns)
             life->spared_ns += now;
             peer->heard_ns += now;
             life->spared_since = peer->heard_ns;
-            kolo_acks_forgive(peer, now);
+            kolo_peer_acks_forgive(peer, now);
             all = all && now == late_ns;
         }
     return all;

@@ -85,13 +85,13 @@ kolo_status_t kolo_member_fill_card(kolo_peer_card_t *card, int rank, int device
     made.shm_hash = hash_namespace(made.host_hash, "/proc/self/ns/net");
     made.uid = (uint32_t)getuid();
     made.cores = (uint32_t)kolo_cores();
-    kolo_core_mask(made.core_mask);
+    kolo_cores_mask(made.core_mask);
     snprintf(made.host_name, sizeof(made.host_name), "%.31s", name);
     *card = made;
     return KOLO_OK;
 }
 
-const char *kolo_card_print(const kolo_peer_card_t *card, char text[KOLO_WHO_BYTES])
+const char *kolo_member_card_print(const kolo_peer_card_t *card, char text[KOLO_WHO_BYTES])
 {
     snprintf(text, KOLO_WHO_BYTES, "rank %d (host %.32s, pid %d)", card->rank, card->host_name, card->pid);
     return text;

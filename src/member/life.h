@@ -105,26 +105,27 @@ void kolo_news_partition(kolo_oob_t *oob, const char *why);
 /* Finds the loss that ends waits, after `members` has changed. */
 void kolo_news_update(kolo_oob_t *oob);
 void kolo_news_tell_all(kolo_conn_t *conn);
-/* flood: sends a frame to all ranks, each of which forwards it once. send: to the rank at the other end. */
+/* Sends a frame to all ranks, each of which forwards it once (flood), or to the rank at the other end (send). */
 void kolo_news_flood(kolo_oob_t *oob, kolo_frame_kind_t kind, const void *bytes, size_t length);
 void kolo_news_send(kolo_conn_t *conn, kolo_frame_kind_t kind, const void *bytes, size_t length);
-/* Two ranks have made different calls, which ends this object's use; once. */
+/* Tells of two ranks that have made different calls, which ends this object's use; once. */
 void kolo_news_mismatch(kolo_oob_t *oob, int rank, const char *why);
 /* Takes a frame of news. */
 const char *kolo_news_arrived(kolo_conn_t *conn);
 void kolo_beat_told(kolo_oob_t *oob, int rank, int noticed_by);
 /* Decides about silent ranks, if it is time. */
 void kolo_beat_decide(kolo_oob_t *oob);
-/* In a partition: was it found by silence? Is `rank` on the other side, as far as this rank knows? */
+/* Tells, in a partition, whether silence has shown it; and whether `rank` is on the other side, as far as this rank
+ * knows. */
 bool kolo_beat_any_silent(const kolo_oob_t *oob);
 bool kolo_beat_cut_off(const kolo_oob_t *oob, int rank);
-/* On the progress thread, without the lock. */
+/* Stops heartbeats. On the progress thread, without the lock. */
 void kolo_beat_stop(kolo_oob_t *oob);
-/* acks.c: have bytes sent to this rank waited longer than limit_ns for an acknowledgement? */
-bool kolo_acks_missing(kolo_peer_t *peer, uint64_t now, uint64_t limit_ns);
-void kolo_acks_forgive(kolo_peer_t *peer, uint64_t late_ns);
-/* probe.c, on the progress thread: long packets to one rank of each host other than the suspect's, once; did none
- * arrive, though there were some? The end, also without the lock. */
+/* Tells whether bytes sent to this rank have waited longer than limit_ns for an acknowledgement (acks.c). */
+bool kolo_peer_acks_missing(kolo_peer_t *peer, uint64_t now, uint64_t limit_ns);
+void kolo_peer_acks_forgive(kolo_peer_t *peer, uint64_t late_ns);
+/* Sends long packets to one rank of each host other than the suspect's, once, to see whether any arrives (start;
+ * probe.c, on the progress thread). The end, also without the lock, says if none has though some were sent. */
 void kolo_probes_start(kolo_oob_t *oob, int suspect, const bool *remote, uint64_t deadline_ns);
 bool kolo_probes_blame_us(const kolo_oob_t *oob);
 void kolo_probes_stop(kolo_oob_t *oob);
@@ -133,7 +134,7 @@ void kolo_pidwatch_stop(kolo_oob_t *oob);
 
 /* Passes news of the parent to its children, with the parent's lock held. */
 void kolo_inherit_tell(kolo_oob_t *parent, kolo_news_kind_t kind, int rank);
-/* Before the object is freed: unlinks it from its parent and its children. Without a lock. */
+/* Unlinks an object from its parent and its children, before it is freed. Without a lock. */
 void kolo_inherit_end(kolo_oob_t *oob);
 
 /* ---- agreements (agreement.c); with the lock held, on the progress thread ---- */
@@ -141,7 +142,7 @@ void kolo_inherit_end(kolo_oob_t *oob);
 /* Takes a complete message of an agreement: it waits for the rank's thread, or is answered and freed. Returns what
  * is wrong with it, or NULL. */
 const char *kolo_agree_arrived(kolo_oob_t *oob, kolo_inbound_t *in);
-/* NULL: none, or no memory. */
+/* Returns a series. NULL: there is none, or no memory. */
 kolo_series_t *kolo_agree_series(kolo_oob_t *oob, uint64_t tag, bool make);
 void kolo_agree_forget(kolo_oob_t *oob);
 

@@ -41,14 +41,14 @@ typedef struct {
     uint64_t probe_address; /* of a word in its memory that holds process_hash (wire/cma); 0: none */
     uint8_t fd_address[16]; /* name of the process's descriptor-passing socket (share/fdpass.h) */
     char host_name[32];     /* truncated, always terminated */
-    uint8_t core_mask[16];  /* these cores (kolo_core_mask); the ranks of a host may share them or not */
+    uint8_t core_mask[16];  /* these cores (kolo_cores_mask); the ranks of a host may share them or not */
     kolo_wire_id_t wires[KOLO_CARD_WIRES]; /* what this rank can use */
 } kolo_peer_card_t;
 _Static_assert(sizeof(kolo_peer_card_t) == 192, "a peer card travels: its size is part of the protocol");
 /* Whose card it is, for messages: "rank 3 (host a, pid 7)". */
 #define KOLO_WHO_BYTES 80
-#define KOLO_WHO(card) kolo_card_print(card, (char[KOLO_WHO_BYTES]){0})
-const char *kolo_card_print(const kolo_peer_card_t *card, char text[KOLO_WHO_BYTES]);
+#define KOLO_WHO(card) kolo_member_card_print(card, (char[KOLO_WHO_BYTES]){0})
+const char *kolo_member_card_print(const kolo_peer_card_t *card, char text[KOLO_WHO_BYTES]);
 
 typedef struct {
     int rank, nranks;
@@ -65,14 +65,14 @@ typedef struct {
 
 /* Fills the card of this rank (fd_address and wires are the caller's). */
 kolo_status_t kolo_member_fill_card(kolo_peer_card_t *card, int rank, int device);
-/* process_hash of process `pid` of this host; a later process with the same number has another hash. */
+/* Returns the process_hash of process `pid` of this host; a later process with the same number has another one. */
 uint64_t kolo_member_process_hash(uint64_t host_hash, int pid);
-/* The ranks of this process (card.c): a card may say anything, but which ranks of which job are here, this process
- * knows itself. add: before the card is shown to anybody. Any thread. */
+/* Notes that this rank of this job is in this process, before its card is shown to anybody: a card may say
+ * anything, but what is here the process knows itself (card.c). Any thread. */
 kolo_status_t kolo_member_own_add(uint64_t job, int rank);
 void kolo_member_own_remove(uint64_t job, int rank);
 bool kolo_member_own_has(uint64_t job, int rank);
-/* All-gathers cards, checks them, builds the node map. Collective. */
+/* Gathers all ranks' cards, checks them and builds the node map. Collective. */
 kolo_status_t kolo_member_gather(kolo_oob_t *oob, const kolo_peer_card_t *mine, kolo_member_t *member);
 /* Builds only the node map, from given cards (tests, plans for other machines). */
 kolo_status_t kolo_member_build(kolo_member_t *member, int rank, int nranks, const kolo_peer_card_t *cards);
@@ -112,15 +112,15 @@ void kolo_news_report_lost(kolo_oob_t *oob, int rank, kolo_loss_how_t how);
  */
 int kolo_news_get_lost(kolo_oob_t *oob, uint8_t *bitmap);
 bool kolo_news_rank_lost(kolo_oob_t *oob, int rank, char *why /* or NULL */, size_t bytes);
-/* For an operation on a wire that failed because a peer went away: waits up to wait_ms for the news which rank was
- * lost first or has revoked. Returns it, or -1; `why` says more, also about a partition. From now on this rank's
- * farewells name that rank, too. */
+/* Waits up to wait_ms, after an operation on a wire has failed because a peer went away, for the news which rank
+ * was lost first or has revoked. Returns it, or -1; `why` says more, also about a partition. From now on this
+ * rank's farewells name that rank, too. */
 int kolo_member_first_lost(kolo_oob_t *oob, int wait_ms, char *why, size_t bytes);
 
 /* Watches process `pid` of `rank`: if it ends before the rank has sent a farewell, the rank is lost. Uses one
  * descriptor. KOLO_ERR_UNSUPPORTED without pidfd_open(2). */
 kolo_status_t kolo_pidwatch_add(kolo_oob_t *oob, int rank, int pid);
-/* For a rank that waits: finds watched processes that were killed but have not ended yet. Never blocks; may be
+/* Finds watched processes that were killed but have not ended yet, for a rank that waits. Never blocks; may be
  * called often. */
 void kolo_pidwatch_look_out(kolo_oob_t *oob);
 /* Starts heartbeats with the ranks that `remote` marks (those on other hosts; consistent on all ranks). Silence for
@@ -129,19 +129,19 @@ kolo_status_t kolo_beat_start(kolo_oob_t *oob, const bool *remote);
 
 /* ---- news of the parent while a child is set up (inherit.c) ---- */
 
-/* A child is set up over its own connections, which notice less than the parent's. From here until it is set up it
- * gets the parent's news: losses of members, a partition between members, with `revokes` a revoke (inherit.c has
- * the rules). members[r]: rank r's rank in `from`, -1: none. `from` may be a child that was never set up; its
- * parent is used then. Call it right after kolo_oob_open_child(). The parent may end meanwhile. */
+/* Passes the parent's news to a child until it is set up, since the child's own connections notice less: losses of
+ * members, a partition between members, with `revokes` a revoke (inherit.c has the rules). members[r]: rank r's
+ * rank in `from`, -1: none. `from` may be a child that was never set up; its parent is used then. Call it right
+ * after kolo_oob_open_child(). The parent may end meanwhile. */
 kolo_status_t kolo_inherit_failures(kolo_oob_t *oob, kolo_oob_t *from, const int *members, bool revokes);
-/* The set-up is complete; the parent is not used any more. KOLO_ERR_REVOKED: it was revoked before. */
+/* Ends that: the set-up is complete. KOLO_ERR_REVOKED: the child was revoked before. */
 kolo_status_t kolo_inherit_setup_done(kolo_oob_t *oob);
-/* For a set-up that failed because a member left, perhaps because the parent lost a rank: waits up to wait_ms for
- * such news of the parent. False: no news. */
+/* Waits up to wait_ms for news of the parent, after a set-up has failed because a member left, perhaps since the
+ * parent lost a rank. Returns false if there is none. */
 bool kolo_inherit_failure(kolo_oob_t *oob, int wait_ms, char *word, size_t bytes);
 /* Does this text say which rank of the parent was lost? */
 bool kolo_inherit_names(kolo_oob_t *oob, const char *text);
-/* Have the parent's news (other than a loss) ended the set-up? */
+/* Tells whether the parent's news, other than a loss, have ended the set-up. */
 bool kolo_inherit_setup_failed(kolo_oob_t *oob);
 /* Writes which rank of the parent it is: " (host a, process 12)". Called with locks held. */
 typedef void (*kolo_inherit_who_fn_t)(void *arg, int rank, char *buf, size_t bytes);
@@ -165,9 +165,9 @@ typedef struct {
         *cancel;      /* non-zero ends it on this rank (KOLO_ERR_ABORTED), like the abort flag; may be NULL */
     const char *what; /* for messages */
 } kolo_agreement_t;
-/* All ranks that are left call it, equally often in each series. All ranks that get KOLO_OK have the same result,
- * whichever ranks are lost meanwhile. KOLO_ERR_PARTITION: the others consider this rank lost. Losses and revokes do
- * not end it. */
+/* Agrees with all ranks that are left, which call it equally often in each series. All that get KOLO_OK have the
+ * same result, whichever ranks are lost meanwhile. KOLO_ERR_PARTITION: the others consider this rank lost. Losses
+ * and revokes do not end it. */
 kolo_status_t kolo_agree_survivors(kolo_oob_t *oob, kolo_agreement_t *agreement);
 
 #endif

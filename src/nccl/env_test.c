@@ -76,7 +76,7 @@ static void the_profile_is_balanced(void **state)
     unsetenv("KOLO_GPU_PROFILE");
     unsetenv("NCCL_CTA_POLICY");
     assert_int_equal(kolo_nccl_env_load(), KOLO_OK);
-    assert_int_equal(kolo_library_init(), KOLO_OK);
+    assert_int_equal(kolo_comm_library_init(), KOLO_OK);
     assert_int_equal(kolo_gpus_profile, KOLO_GPU_BALANCED);
 }
 

@@ -28,6 +28,7 @@ static _Thread_local struct {
 } group;
 
 static pthread_key_t at_exit;
+static bool at_exit_made;
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 
 static void forget(void *unused)
@@ -47,7 +48,7 @@ static void forget(void *unused)
 
 static void make_key(void)
 {
-    if (pthread_key_create(&at_exit, forget) != 0) abort(); /* none of PTHREAD_KEYS_MAX is left */
+    at_exit_made = pthread_key_create(&at_exit, forget) == 0;
 }
 
 bool kolo_nccl_grouped(void)
@@ -196,6 +197,10 @@ ncclResult_t ncclGroupStart(void)
     ncclResult_t r = kolo_nccl_start();
     if (r != ncclSuccess) return r;
     pthread_once(&at_exit_once, make_key);
+    if (!at_exit_made)
+        return kolo_nccl_fail(ncclSystemError,
+                              "ncclGroupStart: the program has used up all keys of thread-specific data "
+                              "(PTHREAD_KEYS_MAX): call ncclGroupStart() once before it does");
     if (pthread_setspecific(at_exit, &at_exit) != 0)
         return kolo_nccl_fail(ncclSystemError, "ncclGroupStart: out of memory");
     if (group.depth++ == 0) group.error = ncclSuccess;

@@ -34,9 +34,11 @@ ncclResult_t kolo_nccl_run_init(kolo_nccl_job_t *job)
     return r;
 }
 
-static ncclResult_t init(const char *call, ncclComm_t *comm, int nranks, int rank, int nids, ncclUniqueId *ids,
-                         const ncclConfig_t *config, int device)
+/* Starts the job that makes a communicator; job.name is the client's call. */
+static ncclResult_t init(ncclComm_t *comm, kolo_nccl_job_t job, const ncclConfig_t *config)
 {
+    const char *call = job.name;
+    int nranks = job.nranks, rank = job.rank, nids = job.nids;
     ncclConfig_t read;
     ncclResult_t r = kolo_nccl_start();
     if (r != ncclSuccess) return kolo_nccl_noted(r);
@@ -45,21 +47,15 @@ static ncclResult_t init(const char *call, ncclComm_t *comm, int nranks, int ran
     if (nranks < 1 || rank < 0 || rank >= nranks)
         return kolo_nccl_noted(kolo_nccl_fail(ncclInvalidArgument, "%s: rank %d of %d: expected 0 to %d", call,
                                               rank, nranks, nranks < 1 ? 0 : nranks - 1));
-    if (nids < 1 || nids > nranks || !ids)
+    if (nids < 1 || nids > nranks || !job.ids)
         return kolo_nccl_noted(kolo_nccl_fail(ncclInvalidArgument, "%s: %d ids for %d ranks: expected 1 to %d",
                                               call, nids, nranks, nranks));
     r = kolo_nccl_config_read(config, call, &read);
     if (r != ncclSuccess) return kolo_nccl_noted(r);
-    ncclComm_t made = kolo_nccl_handle_new(&read, nranks, rank, device);
+    ncclComm_t made = kolo_nccl_handle_new(&read, nranks, rank, job.device);
     if (!made) return kolo_nccl_noted(ncclSystemError);
-    const kolo_nccl_job_t job = {.kind = KOLO_NCCL_INIT,
-                                 .name = call,
-                                 .comm = made,
-                                 .nranks = nranks,
-                                 .rank = rank,
-                                 .nids = nids,
-                                 .ids = ids,
-                                 .device = device};
+    job.kind = KOLO_NCCL_INIT;
+    job.comm = made;
     r = kolo_nccl_job_submit(&job);
     if (r != ncclSuccess && r != ncclInProgress) {
         kolo_nccl_handle_drop(made, 0);
@@ -72,14 +68,26 @@ static ncclResult_t init(const char *call, ncclComm_t *comm, int nranks, int ran
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank)
 {
     kolo_nccl_start();
-    return init("ncclCommInitRank", comm, nranks, rank, 1, &id, NULL, kolo_nccl_current_device());
+    kolo_nccl_job_t job = {.name = "ncclCommInitRank",
+                           .nranks = nranks,
+                           .rank = rank,
+                           .nids = 1,
+                           .ids = &id,
+                           .device = kolo_nccl_current_device()};
+    return init(comm, job, NULL);
 }
 KOLO_NCCL_TWIN(ncclCommInitRank, pncclCommInitRank);
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
     kolo_nccl_start();
-    return init("ncclCommInitRankConfig", comm, nranks, rank, 1, &id, config, kolo_nccl_current_device());
+    kolo_nccl_job_t job = {.name = "ncclCommInitRankConfig",
+                           .nranks = nranks,
+                           .rank = rank,
+                           .nids = 1,
+                           .ids = &id,
+                           .device = kolo_nccl_current_device()};
+    return init(comm, job, config);
 }
 KOLO_NCCL_TWIN(ncclCommInitRankConfig, pncclCommInitRankConfig);
 
@@ -87,7 +95,13 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, in
                                       ncclConfig_t *config)
 {
     kolo_nccl_start();
-    return init("ncclCommInitRankScalable", comm, nranks, rank, nids, ids, config, kolo_nccl_current_device());
+    kolo_nccl_job_t job = {.name = "ncclCommInitRankScalable",
+                           .nranks = nranks,
+                           .rank = rank,
+                           .nids = nids,
+                           .ids = ids,
+                           .device = kolo_nccl_current_device()};
+    return init(comm, job, config);
 }
 KOLO_NCCL_TWIN(ncclCommInitRankScalable, pncclCommInitRankScalable);
 
@@ -118,7 +132,8 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
     if (r != ncclSuccess) return r;
     for (int i = 0; i < n; i++) {
         int device = kolo_nccl_on_cpu() ? -1 : devices ? devices[i] : i;
-        ncclResult_t one = init(call, &comms[i], n, i, 1, &id, NULL, device);
+        kolo_nccl_job_t job = {.name = call, .nranks = n, .rank = i, .nids = 1, .ids = &id, .device = device};
+        ncclResult_t one = init(&comms[i], job, NULL);
         if (r == ncclSuccess) r = one;
     }
     ncclResult_t end = ncclGroupEnd();

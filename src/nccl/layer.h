@@ -19,26 +19,26 @@
 ncclResult_t kolo_nccl_fail(ncclResult_t result, const char *fmt, ...) KOLO_PRINTF(2, 3);
 /* Writes a log line with NCCL's names of calls for Kolo's. */
 void kolo_nccl_words(const char *text, char *out, size_t bytes);
-/* What a status of Kolo's is here. Of a failure the calling thread's text becomes the last error. */
+/* Translates a status of Kolo's. On failure the calling thread's text becomes the last error. */
 ncclResult_t kolo_nccl_result(kolo_status_t status);
-/* The same with another text, Kolo's names of calls replaced by NCCL's. */
+/* Does the same with another text, in which names of Kolo's calls are replaced by NCCL's. */
 ncclResult_t kolo_nccl_result_text(kolo_status_t status, const char *text);
 
 /* ---- start.c ---- */
-/* Of the environment, see comm/params.c. */
+/* Tells whether the environment asks for CPU mode (comm/params.c). */
 bool kolo_nccl_on_cpu(void);
 int kolo_nccl_version(void);
-/* Every function that can be a process's first call comes here. */
+/* Initializes the library. Every function that can be the first call of a process calls it. */
 ncclResult_t kolo_nccl_start(void);
-/* The GPU of the calling thread's context; -1 in CPU mode. */
+/* Returns the GPU of the calling thread's context; -1 in CPU mode. */
 int kolo_nccl_current_device(void);
 
 /* ---- config.c ---- */
 /* Fills *out with what the client has set of `config`, the rest undefined. NULL: all undefined. */
 ncclResult_t kolo_nccl_config_read(const ncclConfig_t *config, const char *call, ncclConfig_t *out);
-/* 0 or 1, as the config, the environment and the default say. */
+/* Returns whether calls block, 1 or 0, as the config, the environment and the default say. */
 int kolo_nccl_config_blocks(const ncclConfig_t *config);
-/* What of it Kolo has, too; `device` and whether the call blocks are the caller's. */
+/* Translates what Kolo has of the config; the caller sets `device` and whether the call blocks. */
 kolo_config_t kolo_nccl_config_kolo(const ncclConfig_t *config, int blocking);
 
 /* ---- handle.c ---- */
@@ -74,17 +74,17 @@ struct ncclComm {
     } profile;
     ncclComm_t next_free;
 };
-/* A handle for a communicator that is about to be made, or NULL: out of memory. */
+/* Makes a handle for a communicator that is about to be made. NULL: out of memory. */
 ncclComm_t kolo_nccl_handle_new(const ncclConfig_t *config, int nranks, int rank, int device);
 /* Gives it back; from now on it is recognised as one that has ended, for as long as possible. */
 void kolo_nccl_handle_drop(ncclComm_t comm, int life);
-/* ncclInvalidArgument, with a text, for anything but a live handle. `call`: the client's, for the text. */
+/* Returns ncclInvalidArgument, with a text that names the client's `call`, for anything but a live handle. */
 ncclResult_t kolo_nccl_check(ncclComm_t comm, const char *call);
-/* The same, and the communicator is there (no group that makes it is open, it did not fail). */
+/* Does the same, and makes sure that the communicator is made: no group that makes it is open, it did not fail. */
 ncclResult_t kolo_nccl_check_made(ncclComm_t comm, const char *call);
 /* Was it aborted? */
 bool kolo_nccl_was_aborted(ncclComm_t comm);
-/* Of children the numbers are asked when they are first needed. */
+/* Returns a communicator's rank and size. Children are asked for theirs when these are first needed. */
 ncclResult_t kolo_nccl_place(ncclComm_t comm, int *rank, int *nranks);
 /* Waits until Kolo's communicator no longer works in the background; returns what it then is. */
 ncclResult_t kolo_nccl_settle(ncclComm_t comm);
@@ -133,7 +133,7 @@ typedef struct {
 ncclResult_t kolo_nccl_call_config_read(const ncclCollConfig_t *config, kolo_nccl_call_t *call);
 /* Runs a call whose arguments are right, or keeps it for the end of the open group. */
 ncclResult_t kolo_nccl_submit(const kolo_nccl_call_t *call);
-/* Is a group open on this thread? */
+/* Tells whether a group is open on this thread. */
 bool kolo_nccl_grouped(void);
 /* An error inside a group ends it: nothing of it runs, and ncclGroupEnd() returns the first. Returns `result`. */
 ncclResult_t kolo_nccl_noted(ncclResult_t result);
@@ -166,7 +166,7 @@ typedef struct kolo_nccl_job {
     char text[KOLO_ERROR_TEXT_BYTES];
     struct kolo_nccl_job *next;
 } kolo_nccl_job_t;
-/* A copy of `job` with copies of its lists, or NULL. */
+/* Copies `job` with its lists; NULL: out of memory. */
 kolo_nccl_job_t *kolo_nccl_job_copy(const kolo_nccl_job_t *job);
 void kolo_nccl_job_free(kolo_nccl_job_t *job);
 ncclResult_t kolo_nccl_job_run(kolo_nccl_job_t *job);
@@ -182,8 +182,8 @@ ncclResult_t kolo_nccl_run_init(kolo_nccl_job_t *job);
 ncclResult_t kolo_nccl_run_child(kolo_nccl_job_t *job);
 ncclResult_t kolo_nccl_run_finalize(kolo_nccl_job_t *job);
 ncclResult_t kolo_nccl_run_destroy(kolo_nccl_job_t *job);
-/* A child that was made in the background: looks how far it is. Returns ncclInProgress, its error or ncclSuccess;
- * from then on the client has it. */
+/* Looks how far a child is that is made in the background. Returns ncclInProgress, its error or ncclSuccess; from
+ * then on the client has it. */
 ncclResult_t kolo_nccl_poll_child(ncclComm_t comm);
 
 /* ---- profile.c: plug-ins that are told of calls ---- */
@@ -200,7 +200,7 @@ void kolo_nccl_profile_begin(kolo_nccl_call_t *calls, size_t n, bool grouped);
 void kolo_nccl_profile_end(kolo_nccl_call_t *calls, size_t n);
 
 /* ---- operators.c ---- */
-/* -1: there is none. */
+/* Translates a type; -1 if Kolo has none. */
 int kolo_nccl_type(ncclDataType_t type);
 int kolo_nccl_op(ncclRedOp_t op);
 
@@ -211,7 +211,7 @@ kolo_status_t kolo_nccl_env_load(void);
 void kolo_nccl_env_report(void);
 /* Finds the variable of NCCL's that has set this parameter of Kolo's, NULL: none has. */
 const char *kolo_nccl_env_behind(const char *parameter, size_t length);
-/* NCCL's value of a variable as text, NULL: not set. */
+/* Returns NCCL's value of a variable as text, NULL if it is not set. */
 const char *kolo_nccl_env(const char *key);
 
 #endif

@@ -79,7 +79,7 @@ static void start(void)
 {
     kolo_log_set_head(log_head, kolo_nccl_words);
     result = kolo_nccl_env_load();
-    if (result == KOLO_OK) result = kolo_library_init();
+    if (result == KOLO_OK) result = kolo_comm_library_init();
     if (result != KOLO_OK) {
         snprintf(message, sizeof message, "%s", kolo_error_text());
         return;

@@ -188,9 +188,9 @@ struct kolo_oob {
 typedef bool (*kolo_ready_fn_t)(kolo_oob_t *oob, void *arg);
 kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, uint64_t deadline_ns,
                              kolo_describe_fn_t describe, void *describe_arg);
-/* Something has changed: wakes the rank's thread if that is what it waits for. With the lock held. */
+/* Wakes the rank's thread if it waits for what has changed. With the lock held. */
 void kolo_oob_wake(kolo_oob_t *oob);
-/* Every object joins and leaves: the ticker that looks at abort flags lives as long as there is one. */
+/* Joins the ticker that looks at abort flags, and leaves it: it lives as long as any object has joined. */
 void kolo_ticker_join(kolo_progress_t *progress);
 void kolo_ticker_leave(void);
 
@@ -226,13 +226,13 @@ void kolo_conn_free(kolo_conn_t *conn); /* on the progress thread */
 
 /* ---- messages (message.c); with the lock held ---- */
 
-/* Where the message that begins with `head` goes; NULL: it has to wait in the socket. */
+/* Returns where the message that begins with `head` goes; NULL: it has to wait in the socket. */
 kolo_inbound_t *kolo_inbound_place(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_head_t *head);
 /* Puts a message that is awaited into the list, or fills it from one that came early. */
 void kolo_inbound_post(kolo_oob_t *oob, kolo_inbound_t *in);
 /* Takes it out again (done or given up), so that its memory may go. */
 void kolo_inbound_withdraw(kolo_oob_t *oob, kolo_inbound_t *in);
-/* After a wait for it: KOLO_OK if it is complete, else why it cannot come. */
+/* Returns, after a wait for a message, KOLO_OK if it is complete, else why it cannot come. */
 kolo_status_t kolo_inbound_result(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_inbound_t *in, const char *doing);
 void kolo_inbound_copy(kolo_inbound_t *to, uint32_t at, const uint8_t *bytes, uint32_t n);
 struct iovec;
@@ -248,7 +248,7 @@ typedef struct {
 kolo_status_t kolo_oob_send_kind(kolo_oob_t *oob, const kolo_message_to_t *letter, const void *data, size_t bytes);
 kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, const kolo_message_to_t *letter, void *data, size_t bytes);
 
-/* A notification has come. On the progress thread, with the lock held. */
+/* Takes a notification that has come. On the progress thread, with the lock held. */
 const char *kolo_oob_notify_arrived(kolo_conn_t *conn); /* notify.c */
 
 /* ---- farewell.c, with the lock held ---- */
@@ -257,7 +257,7 @@ const char *kolo_oob_notify_arrived(kolo_conn_t *conn); /* notify.c */
  * peer sees the end. */
 void kolo_farewell_call(const kolo_oob_t *oob, const kolo_dial_t *dial);
 void kolo_farewell_say(const kolo_oob_t *oob, kolo_conn_t *conn);
-/* The same of a rank that goes on answering: whole, and behind what is still to be written. */
+/* Queues the farewell of a rank that goes on answering: whole, and behind what is still to be written. */
 void kolo_farewell_queue(kolo_conn_t *conn);
 const char *kolo_farewell_arrived(kolo_conn_t *conn);
 const char *kolo_farewell_words_arrived(kolo_conn_t *conn);
@@ -275,9 +275,9 @@ kolo_status_t kolo_oob_check_in(kolo_oob_t *oob, int nids, const kolo_id_t *ids,
 void kolo_oob_take_reply(kolo_oob_t *oob, const uint8_t *frame); /* progress thread */
 /* Says whom the root waits for, as kolo_describe_fn_t; arg is the oob. */
 void kolo_oob_explain_join(void *arg, char *buf, size_t bytes);
-/* Joining failed: the root may know better why, and is given a moment to say so. Returns `status` or its word. */
+/* Gives the root, which may know better why joining failed, a moment to say so. Returns `status` or its word. */
 kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t deadline_ns);
-/* The bootstrap is over, with this status and, if it failed, the thread's last error: the root hears of it. */
+/* Tells the root that the bootstrap is over, with this status and, if it failed, the thread's last error. */
 void kolo_oob_leave_root(kolo_oob_t *oob, kolo_status_t status);
 kolo_status_t kolo_oob_gather_addresses(kolo_oob_t *oob, uint64_t deadline_ns); /* gather.c */
 kolo_auth_verdict_t kolo_oob_stream_admit(kolo_oob_t *oob, int peer);           /* stream.c */

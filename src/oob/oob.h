@@ -30,11 +30,11 @@ typedef struct {
     const char *name;              /* for messages */
 } kolo_oob_config_t;
 
-/* Check-in, ring, addresses. Blocking; errors name the ranks that are missing and the last step each reached, as
- * far as the root knows. Any thread; many ranks of one process may do this at once. */
+/* Checks in, closes the ring and gathers addresses. Blocking; errors name the ranks that are missing and the last
+ * step each reached, as far as the root knows. Any thread; many ranks of one process may do this at once. */
 kolo_status_t kolo_oob_open(const kolo_oob_config_t *config, kolo_oob_t **oob);
-/* The same. If the abort flag ends it, `why` sets the thread's error text and returns the status; the other ranks
- * get both, too. */
+/* Does the same. If the abort flag ends it, `why` sets the thread's error text and returns the status; the other
+ * ranks get both, too. */
 kolo_status_t kolo_oob_open_for(const kolo_oob_config_t *config, kolo_status_t (*why)(void *arg), void *arg,
                                 kolo_oob_t **oob);
 /* A child of `parent` made of parent ranks members[0..nmembers) in the child's rank order; I am members[rank].
@@ -44,8 +44,8 @@ typedef struct kolo_oob_child kolo_oob_child_t;
 #define KOLO_OOB_ADDRESS_BYTES 32
 kolo_status_t kolo_oob_prepare_child(kolo_oob_t *parent, kolo_oob_child_t **child,
                                      uint8_t address[KOLO_OOB_ADDRESS_BYTES]);
-/* The same for members without a common parent: all have got the secret `key` in another way. `near` is any object
- * of this rank; its network address is used. */
+/* Does the same for members without a common parent: all have got the secret `key` in another way. `near` is any
+ * object of this rank; its network address is used. */
 kolo_status_t kolo_oob_prepare_joined(kolo_oob_t *near, const uint8_t key[32], kolo_oob_child_t **child,
                                       uint8_t address[KOLO_OOB_ADDRESS_BYTES]);
 void kolo_oob_discard_child(kolo_oob_child_t *child); /* instead of kolo_oob_open_child() */
@@ -53,9 +53,9 @@ void kolo_oob_discard_child(kolo_oob_child_t *child); /* instead of kolo_oob_ope
 kolo_status_t kolo_oob_open_child(kolo_oob_child_t *child, const kolo_oob_config_t *config, uint64_t label,
                                   const uint8_t *addresses /* nranks * KOLO_OOB_ADDRESS_BYTES */, kolo_oob_t **oob);
 
-/* Shutdown in three words. close: new calls fail, waits end (KOLO_ERR_ABORTED); never blocks. fini: frees. */
+/* Ends an object in three steps. close: new calls fail, waits end (KOLO_ERR_ABORTED); never blocks. fini: frees. */
 void kolo_oob_close(kolo_oob_t *oob);
-/* close, of a rank that gives up: first notifies its peers, before anything else of this rank ends. */
+/* Closes the object of a rank that gives up: notifies its peers before anything else of this rank ends. */
 void kolo_oob_give_notice(kolo_oob_t *oob);
 /* Tells the peers, those that connect later, too, that this rank is done: that its connections end from now on is
  * no loss. It sends nothing more of its own. */
@@ -106,8 +106,8 @@ void kolo_oob_recv_end(kolo_oob_receipt_t *receipt);
 uint64_t kolo_oob_changes(const kolo_oob_t *oob);
 void kolo_oob_set_bell(kolo_oob_t *oob, kolo_waker_t *waker);
 
-/* table has nranks rows of `bytes` bytes; in: row `rank`; out: all rows. A ring for few ranks, a logarithmic
- * pattern for many. */
+/* Gathers a table of nranks rows of `bytes` bytes; in: row `rank`; out: all rows. A ring for few ranks, a
+ * logarithmic pattern for many. */
 kolo_status_t kolo_oob_all_gather(kolo_oob_t *oob, void *table, size_t bytes);
 kolo_status_t kolo_oob_broadcast(kolo_oob_t *oob, int root, void *data, size_t bytes);
 kolo_status_t kolo_oob_barrier(kolo_oob_t *oob);
@@ -124,8 +124,8 @@ typedef enum {
     KOLO_LOSS_LEFT,    /* it left in order while others needed it */
     KOLO_LOSS_KINDS
 } kolo_loss_how_t;
-/* KOLO_ERR_REMOTE if this rank has left, or if any rank is lost; else KOLO_OK. `doing`: what the caller was doing,
- * for the message. Any thread. */
+/* Returns KOLO_ERR_REMOTE if that rank has left, or if any rank is lost. `doing`: what the caller was doing, for
+ * the message. Any thread. */
 kolo_status_t kolo_oob_check_peer(kolo_oob_t *oob, int rank, const char *doing);
 /* Calls this rank unless it is connected: that nobody answers any more shows in kolo_oob_check_peer(). Any thread.
  */
@@ -161,7 +161,7 @@ kolo_status_t kolo_oob_dial_poll(kolo_oob_dialling_t *dialling, kolo_socket_t *s
 void kolo_oob_dial_end(kolo_oob_dialling_t *dialling);
 /* Takes a stream with this tag that has come, from whatever peer. false: there is none. Any thread. */
 bool kolo_oob_take_stream(kolo_oob_t *oob, uint64_t tag, int *peer, kolo_socket_t *socket);
-/* A second bell, rung like the first, for a thread that waits for streams (NULL: none). Any thread. */
+/* Sets a second bell, rung like the first, for a thread that waits for streams (NULL: none). Any thread. */
 void kolo_oob_set_stream_bell(kolo_oob_t *oob, kolo_waker_t *waker);
 /* Watches the stream until it is closed: if its peer does not acknowledge bytes for the verdict time, that rank is
  * lost. Not for ranks of the same host. Any thread. */

@@ -3,6 +3,7 @@
  * The out-of-band room with ranks as threads over real sockets: joining at several sizes, collectives, messages,
  * streams, children, and that nothing remains afterwards.
  */
+#include "meet/meet.h"
 #include "oob/oob_test_util.h"
 
 #include <poll.h>
@@ -286,15 +287,26 @@ static void ranks_join_over_ipv6(void **state)
 static void interface_lists_follow_the_syntax(void **state)
 {
     (void)state;
-    test_true(kolo_ifname_matches("eth,ib", "eth0"));
-    test_true(kolo_ifname_matches("eth,ib", "ib12"));
-    test_false(kolo_ifname_matches("eth,ib", "lo"));
-    test_true(kolo_ifname_matches("=eth0", "eth0"));
-    test_false(kolo_ifname_matches("=eth0", "eth01"));
-    test_false(kolo_ifname_matches("^docker,lo", "docker0"));
-    test_true(kolo_ifname_matches("^docker,lo", "eth0"));
-    test_true(kolo_ifname_matches("^=docker0", "docker01"));
-    test_false(kolo_ifname_matches("^=docker0", "docker0"));
+    test_true(kolo_address_ifname_matches("eth,ib", "eth0"));
+    test_true(kolo_address_ifname_matches("eth,ib", "ib12"));
+    test_false(kolo_address_ifname_matches("eth,ib", "lo"));
+    test_true(kolo_address_ifname_matches("=eth0", "eth0"));
+    test_false(kolo_address_ifname_matches("=eth0", "eth01"));
+    test_false(kolo_address_ifname_matches("^docker,lo", "docker0"));
+    test_true(kolo_address_ifname_matches("^docker,lo", "eth0"));
+    test_true(kolo_address_ifname_matches("^=docker0", "docker01"));
+    test_false(kolo_address_ifname_matches("^=docker0", "docker0"));
+}
+
+static void who_names_no_interface_is_told_which_there_are(void **state)
+{
+    (void)state;
+    kolo_link_values.socket_ifname = "eth99";
+    test_equal(kolo_id_check_interfaces(), KOLO_ERR_INVALID_USAGE);
+    kolo_link_values.socket_ifname = NULL;
+    test_true(strstr(kolo_error_text(), "KOLO_SOCKET_IFNAME=eth99 ") != NULL);
+    const char *names = strstr(kolo_error_text(), "those that are up: ");
+    test_true(names != NULL && (strstr(names, "lo") != NULL || strstr(names, "none") != NULL));
 }
 
 int main(void)
@@ -312,6 +324,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_child_works_beside_its_parent, test_before, test_after),
         cmocka_unit_test_setup_teardown(ranks_join_over_ipv6, test_before, test_after),
         cmocka_unit_test(interface_lists_follow_the_syntax),
+        cmocka_unit_test(who_names_no_interface_is_told_which_there_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

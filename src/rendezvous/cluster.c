@@ -178,7 +178,7 @@ static int find(const char *name) /* with the lock held */
     return -1;
 }
 
-kolo_status_t kolo_protocol_find(const char *name, kolo_protocol_t *protocol)
+kolo_status_t kolo_cluster_protocol(const char *name, kolo_protocol_t *protocol)
 {
     pthread_mutex_lock(&lock);
     int i = find(name);

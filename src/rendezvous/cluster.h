@@ -25,6 +25,6 @@ typedef struct {
     unsigned kinds; /* of one-sided transfers */
     kolo_rendezvous_mode_t mode;
 } kolo_protocol_t;
-kolo_status_t kolo_protocol_find(const char *name, kolo_protocol_t *protocol);
+kolo_status_t kolo_cluster_protocol(const char *name, kolo_protocol_t *protocol);
 
 #endif

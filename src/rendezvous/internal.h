@@ -25,20 +25,20 @@
 
 /* Checks that type, shape, bytes and the offsets of strings fit together. NULL: they do; else what is wrong. Also
  * for values from another process. */
-const char *kolo_value_check(const kolo_value_t *value);
-/* The bytes of a value of this type and shape, strings without their text; false: too large, or bad. */
-bool kolo_value_size(int element, int ndims, const int64_t *dims, uint64_t *bytes);
+const char *kolo_rendezvous_value_check(const kolo_value_t *value);
+/* Computes the bytes of a value of this type and shape, strings without their text; false: too large, or bad. */
+bool kolo_rendezvous_value_size(int element, int ndims, const int64_t *dims, uint64_t *bytes);
 
 /* ---- calls that would hang (guard.c) ---- */
 
 typedef enum { KOLO_THREAD_OF_PROGRAM, KOLO_THREAD_OF_CALLBACKS, KOLO_THREAD_OF_CHANNELS } kolo_thread_of_t;
 /* Sets what kind of thread this is; returns what it was before. */
 kolo_thread_of_t kolo_rendezvous_enter(kolo_thread_of_t what);
-/* May this thread wait in `call`? Threads of a kind above `most` may not: KOLO_ERR_INVALID_USAGE. */
+/* Checks that this thread may wait in `call`: threads of a kind above `most` get KOLO_ERR_INVALID_USAGE. */
 kolo_status_t kolo_rendezvous_check_wait(const char *call, kolo_thread_of_t most);
-/* Is the handle one of a living object, and not NULL? `call` and `what` are words for the error. */
+/* Checks that the handle is not NULL and one of a living object. `call` and `what` are words for the error. */
 kolo_status_t kolo_rendezvous_check_handle(const char *call, const char *what, const void *handle);
-/* Is this argument, which is not a handle, there? */
+/* Checks that an argument which is no handle is there. */
 kolo_status_t kolo_rendezvous_check_given(const char *call, const char *what, const void *argument);
 kolo_status_t kolo_rendezvous_check_timeout(const char *call, int timeout_ms);
 /* Was the manager made in this process? A manager without a server may also be used by a child. */
@@ -79,7 +79,7 @@ struct kolo_receive {
 };
 kolo_status_t kolo_receive_new(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
                                const kolo_transfer_args_t *args, kolo_receive_t *receive);
-/* kolo_rendezvous_receive_begin(), with the name of the public call for errors. */
+/* Implements kolo_rendezvous_receive_begin(), with the name of the public call for errors. */
 kolo_status_t kolo_receive_begin(const char *call, kolo_rendezvous_t rendezvous, const char *text,
                                  const kolo_transfer_args_t *args, kolo_receive_t *receive);
 void kolo_receive_ref(kolo_receive_t receive);
@@ -92,8 +92,8 @@ bool kolo_receive_claim(kolo_receive_t receive);
 /* Ends a receive that the caller has claimed. Takes *value (NULL unless KOLO_OK). No lock is held. */
 void kolo_receive_end(kolo_receive_t receive, kolo_status_t status, const char *why,
                       const kolo_transfer_args_t *sender, const kolo_value_t *value);
-/* The first half of kolo_receive_end(), for a receive without a callback of which the caller holds a reference:
- * polls see the end; a sleeper at the gate sleeps until the gate is opened. */
+/* Does the first half of kolo_receive_end(), for a receive without a callback of which the caller holds a
+ * reference: polls see the end; a sleeper at the gate sleeps until the gate is opened. */
 void kolo_receive_settle(kolo_receive_t receive, kolo_status_t status, const char *why, const kolo_value_t *value);
 /* Claims and ends; a value that is too late is released. */
 void kolo_receive_finish(kolo_receive_t receive, kolo_status_t status, const char *why,
@@ -102,7 +102,7 @@ void kolo_receive_finish(kolo_receive_t receive, kolo_status_t status, const cha
 /* ---- receives with a destination (into.c) ---- */
 
 /* Checks the arguments of a send or a receive. */
-kolo_status_t kolo_transfer_args_check(const kolo_transfer_args_t *args, bool receives);
+kolo_status_t kolo_rendezvous_transfer_check(const kolo_transfer_args_t *args, bool receives);
 /* Returns KOLO_OK if the receive can take a value that was sent with these arguments (NULL: zeros), else why not.
  */
 kolo_status_t kolo_receive_takes(const kolo_receive_t receive, const kolo_value_t *value,
@@ -121,7 +121,7 @@ void kolo_receive_end_late(kolo_receive_t receive);
 
 /* ---- memory of devices (device.c) ---- */
 
-/* Is it memory of a device? KOLO_OK, or why not. */
+/* Checks that memory is a device's; if not, the error says why. */
 kolo_status_t kolo_rendezvous_device_check(const void *memory, const char *what);
 /* Copies within and between host memory and devices; complete when it returns. */
 kolo_status_t kolo_rendezvous_device_copy(void *to, const void *from, size_t bytes);
@@ -172,7 +172,7 @@ struct kolo_rendezvous {
     kolo_status_t status; /* KOLO_OK until it is aborted */
     char why[KOLO_WHY_BYTES];
 };
-/* With one reference, the manager's list's; NULL: no memory. */
+/* Makes a rendezvous with one reference, that of the manager's list. NULL: no memory. */
 kolo_rendezvous_t kolo_rendezvous_new(kolo_rendezvous_manager_t manager, uint64_t step);
 void kolo_rendezvous_ref(kolo_rendezvous_t rendezvous);
 void kolo_rendezvous_unref(kolo_rendezvous_t rendezvous);
@@ -191,8 +191,8 @@ typedef struct {
  * kolo_rendezvous_give_up(). */
 kolo_status_t kolo_rendezvous_serve(kolo_rendezvous_t rendezvous, const kolo_serve_t *serve,
                                     kolo_receive_t *receive);
-/* The same without a receive: takes the first value of the key, if it is there, in host memory, and not larger than
- * `most` bytes. False: start a receive instead, also to report errors. */
+/* Takes, without a receive, the first value of the key, if it is there, in host memory, and not larger than `most`
+ * bytes. Returns false otherwise: start a receive then, which also reports errors. */
 bool kolo_rendezvous_take(kolo_rendezvous_t rendezvous, const char *text, const kolo_tensor_key_t *key,
                           uint64_t most, kolo_value_t *value);
 /* Ends a receive whose owner does not want it any more, without a callback, and takes it out of the table. False:
@@ -226,7 +226,7 @@ struct kolo_rendezvous_manager {
     void *remote_arg;
     struct kolo_rendezvous_watch *_Atomic watch; /* watch.h; NULL: no flight record */
 };
-/* Call before the first step is made. */
+/* Sets what reaches other tasks. Call it before the first step is made. */
 void kolo_rendezvous_manager_set_remote(kolo_rendezvous_manager_t manager, const kolo_remote_ops_t *ops, void *arg);
 /* Ends all steps and drops the owner's reference. */
 void kolo_rendezvous_manager_end(kolo_rendezvous_manager_t manager);

@@ -13,7 +13,7 @@
 
 enum { PARTED = 1u, ENDS_LATE = 2u }; /* the second: status and why are in the receive */
 
-kolo_status_t kolo_transfer_args_check(const kolo_transfer_args_t *args, bool receives)
+kolo_status_t kolo_rendezvous_transfer_check(const kolo_transfer_args_t *args, bool receives)
 {
     if (args == NULL) return KOLO_OK;
     if (args->memory != KOLO_MEMORY_HOST && args->memory != KOLO_MEMORY_DEVICE)

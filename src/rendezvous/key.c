@@ -157,7 +157,7 @@ static const char *take_ways(const char *at, const char *end, ways_t *ways)
     return NULL;
 }
 
-const char *kolo_key_decode(const char *bytes, size_t length, kolo_tensor_key_t *key)
+const char *kolo_rendezvous_key_decode(const char *bytes, size_t length, kolo_tensor_key_t *key)
 {
     if (length > KOLO_TENSOR_KEY_MAX) return "it is too long";
     if (last.bytes == 0 || length < last.bytes || memcmp(bytes, last.text, last.bytes) != 0) {
@@ -174,7 +174,7 @@ kolo_status_t kolo_tensor_key_parse(const char *text, kolo_tensor_key_t *key)
     kolo_tensor_key_t parsed;
     if (text == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "tensor_key_parse: the text is NULL");
     if (key == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "tensor_key_parse: the result is NULL");
-    const char *wrong = kolo_key_decode(text, strnlen(text, KOLO_TENSOR_KEY_MAX + 1), &parsed);
+    const char *wrong = kolo_rendezvous_key_decode(text, strnlen(text, KOLO_TENSOR_KEY_MAX + 1), &parsed);
     if (wrong) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "\"%.160s\" is no key: %s", text, wrong);
     *key = parsed;
     return KOLO_OK;
@@ -189,7 +189,7 @@ kolo_status_t kolo_tensor_key_make(const kolo_tensor_key_t *key, char *text, siz
     int n = snprintf(made, sizeof made, "%.*s;%016" PRIx64 ";%.*s;%.*s;%" PRIu64 ":%" PRIu64, KOLO_DEVICE_NAME_MAX,
                      key->src_device, key->src_incarnation, KOLO_DEVICE_NAME_MAX, key->dst_device,
                      KOLO_EDGE_NAME_MAX, key->edge_name, key->frame, key->iteration);
-    const char *wrong = kolo_key_decode(made, (size_t)n, &again);
+    const char *wrong = kolo_rendezvous_key_decode(made, (size_t)n, &again);
     if (wrong) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "no key can be \"%.160s\": %s", made, wrong);
     if ((size_t)n >= bytes)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "a key of %d bytes does not fit into %zu", n, bytes);

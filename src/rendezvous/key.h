@@ -32,7 +32,7 @@ static inline uint64_t kolo_key_hash(const char *text)
 }
 
 /* Returns NULL when fine, else what is wrong. `text` need not be terminated. */
-const char *kolo_key_decode(const char *text, size_t length, kolo_tensor_key_t *key);
+const char *kolo_rendezvous_key_decode(const char *text, size_t length, kolo_tensor_key_t *key);
 /* Is `name` a task, `/job:NAME[/replica:N]/task:N`? NULL when it is, else what is wrong. */
 const char *kolo_task_name_check(const char *name);
 /* Is the device one of this task? Both were checked. */

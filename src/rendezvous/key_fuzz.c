@@ -13,7 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     kolo_tensor_key_t key;
     char again[KOLO_TENSOR_KEY_MAX + 1], task[KOLO_TASK_NAME_MAX + 1];
-    if (kolo_key_decode((const char *)data, size, &key) != NULL) return 0;
+    if (kolo_rendezvous_key_decode((const char *)data, size, &key) != NULL) return 0;
     if (kolo_tensor_key_make(&key, again, sizeof again) != KOLO_OK) abort();
     if (strlen(again) != size || memcmp(again, data, size) != 0) abort();
     kolo_device_task(key.src_device, task);

@@ -367,7 +367,7 @@ static void values_that_do_not_fit_are_refused(void **state)
     memcpy(&strings[2], "abcdef", 6);
     kolo_value_t good = {.element = KOLO_ELEMENT_STRING, .ndims = 1, .dims = {2}, .data = strings, .bytes = 22};
     kolo_value_t bad[8];
-    assert_null(kolo_value_check(&good));
+    assert_null(kolo_rendezvous_value_check(&good));
     for (size_t i = 0; i < 8; i++) bad[i] = good;
     bad[0].bytes = 21; /* the last string ends behind it */
     bad[1].bytes = 23;

@@ -131,10 +131,10 @@ kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *tex
 {
     kolo_tensor_key_t key;
     KOLO_TRY(check_call("rendezvous_send", rendezvous, text, &key));
-    KOLO_TRY(kolo_transfer_args_check(args, false));
+    KOLO_TRY(kolo_rendezvous_transfer_check(args, false));
     KOLO_TRY(kolo_rendezvous_check_given("rendezvous_send", "value", value));
     KOLO_TRY(check_place(value, args));
-    const char *wrong = kolo_value_check(value);
+    const char *wrong = kolo_rendezvous_value_check(value);
     if (wrong) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "send of edge %s: the value: %s", key.edge_name, wrong);
     kolo_rendezvous_manager_t manager = rendezvous->manager;
     if (!atomic_load_explicit(&manager->named, memory_order_acquire))
@@ -345,7 +345,7 @@ kolo_status_t kolo_rendezvous_receive_call(kolo_rendezvous_t rendezvous, const c
     kolo_tensor_key_t key;
     kolo_receive_t receive;
     KOLO_TRY(check_call("rendezvous_receive_call", rendezvous, text, &key));
-    KOLO_TRY(kolo_transfer_args_check(args, true));
+    KOLO_TRY(kolo_rendezvous_transfer_check(args, true));
     if (fn == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "receive of edge %s: fn is NULL", key.edge_name);
     KOLO_TRY(kolo_receive_new(rendezvous, text, &key, args, &receive));
     receive->fn = fn;
@@ -361,7 +361,7 @@ kolo_status_t kolo_receive_begin(const char *call, kolo_rendezvous_t rendezvous,
     kolo_tensor_key_t key;
     kolo_receive_t receive;
     KOLO_TRY(check_call(call, rendezvous, text, &key));
-    KOLO_TRY(kolo_transfer_args_check(args, true));
+    KOLO_TRY(kolo_rendezvous_transfer_check(args, true));
     KOLO_TRY(kolo_receive_new(rendezvous, text, &key, args, &receive));
     kolo_status_t status = receive_begin(receive);
     if (status == KOLO_OK)

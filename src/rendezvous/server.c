@@ -65,7 +65,7 @@ static kolo_status_t check_config(const kolo_server_config_t *config)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_server_read_secret(const kolo_server_config_t *config, kolo_key_t *key)
+kolo_status_t kolo_adapter_read_secret(const kolo_server_config_t *config, kolo_key_t *key)
 {
     static const kolo_key_t zero;
     if (config->secret == NULL) return kolo_secret_read("rendezvous", key);
@@ -91,13 +91,13 @@ static kolo_status_t set_up(kolo_server_t server, const kolo_server_config_t *co
 {
     kolo_adapter_t *adapter = &server->adapter;
     kolo_protocol_t protocol;
-    KOLO_TRY(kolo_protocol_find(config->protocol ? config->protocol : "kolo", &protocol));
+    KOLO_TRY(kolo_cluster_protocol(config->protocol ? config->protocol : "kolo", &protocol));
     KOLO_TRY(kolo_cluster_parse(config->cluster, &server->cluster));
     adapter->me = kolo_cluster_find(&server->cluster, config->task);
     if (adapter->me < 0)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server_create: the cluster has no task \"%.95s\"",
                          config->task);
-    KOLO_TRY(kolo_server_read_secret(config, &adapter->key));
+    KOLO_TRY(kolo_adapter_read_secret(config, &adapter->key));
     KOLO_TRY(kolo_rendezvous_manager_create(&server->manager));
     kolo_rendezvous_manager_set_remote(server->manager, &kolo_adapter_remote, adapter);
     adapter->manager = server->manager;
@@ -113,7 +113,7 @@ static kolo_status_t set_up(kolo_server_t server, const kolo_server_config_t *co
 
 kolo_status_t kolo_server_create(kolo_server_t *out, const kolo_server_config_t *config)
 {
-    KOLO_TRY(kolo_library_init());
+    KOLO_TRY(kolo_comm_library_init());
     KOLO_TRY(kolo_rendezvous_check_given("server_create", "result", out));
     KOLO_TRY(check_config(config));
     kolo_meet_process_init();

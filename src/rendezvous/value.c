@@ -26,7 +26,7 @@ size_t kolo_element_size(int element)
     }
 }
 
-bool kolo_value_size(int element, int ndims, const int64_t *dims, uint64_t *bytes)
+bool kolo_rendezvous_value_size(int element, int ndims, const int64_t *dims, uint64_t *bytes)
 {
     uint64_t n = kolo_element_size(element);
     if (n == 0 || ndims < 0 || ndims > KOLO_VALUE_DIMS_MAX) return false;
@@ -48,12 +48,13 @@ static const char *check_strings(const kolo_value_t *value, uint64_t numbers)
     return last == text ? NULL : "there are bytes behind the last string";
 }
 
-const char *kolo_value_check(const kolo_value_t *value)
+const char *kolo_rendezvous_value_check(const kolo_value_t *value)
 {
     uint64_t bytes;
     if (kolo_element_size(value->element) == 0) return "there is no such type of elements";
     if (value->ndims < 0 || value->ndims > KOLO_VALUE_DIMS_MAX) return "its number of dimensions is out of range";
-    if (!kolo_value_size(value->element, value->ndims, value->dims, &bytes)) return "a dimension is out of range";
+    if (!kolo_rendezvous_value_size(value->element, value->ndims, value->dims, &bytes))
+        return "a dimension is out of range";
     if (value->dead != 0 && value->dead != 1) return "dead is neither 0 nor 1";
     if (value->dead && value->bytes == 0) return NULL;
     if (value->bytes > 0 && value->data == NULL) return "its data is NULL";

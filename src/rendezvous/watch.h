@@ -63,15 +63,15 @@ typedef struct kolo_rendezvous_watch {
 
 /* ---- writing (watch.c) ---- */
 
-/* NULL: the system gives no memory; nothing is written down then. */
+/* Makes the record that others may watch. NULL: the system gives no memory; nothing is written down then. */
 kolo_rendezvous_watch_t *kolo_watch_create(const char *task, uint64_t incarnation, int *fd);
 void kolo_watch_destroy(kolo_rendezvous_watch_t *watch, int fd); /* NULL is fine */
-/* Any thread: this edge was sent in this step. */
+/* Notes that this edge was sent in this step. Any thread. */
 void kolo_watch_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step);
-/* Any thread: the last step in which the edge of this key was sent to its destination; false: never, or not
- * known. */
+/* Returns the last step in which the edge of this key was sent to its destination; false: never, or not known. Any
+ * thread. */
 bool kolo_watch_last_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step);
-/* Any thread: a receive has ended. It is kept if it waited for long or failed. NULL is fine. */
+/* Notes that a receive has ended. It is kept if it waited for long or failed. Any thread; NULL is fine. */
 void kolo_watch_ended(kolo_rendezvous_watch_t *watch, const kolo_receive_t receive, kolo_status_t status);
 /* Any thread: a callback of the user's is about to be called, and has returned (what the first gave). NULL is fine.
  */
@@ -81,7 +81,7 @@ void kolo_watch_call_over(_Atomic uint64_t *call);
 uint64_t kolo_watch_callback_ns(const kolo_rendezvous_watch_t *watch, uint64_t now_ns);
 /* Fills in what a receive waits for, as far as its sender has said. */
 void kolo_watch_describe(const kolo_receive_t receive, kolo_watch_wait_t *wait);
-/* One thread at a time: writes down what has waited for long. */
+/* Writes down what has waited for long. One thread at a time. */
 void kolo_watch_look(kolo_rendezvous_watch_t *watch, kolo_rendezvous_manager_t manager);
 
 /* ---- reading (watch_read.c): pure, over bytes of unknown origin ---- */
@@ -104,16 +104,16 @@ typedef struct {
         char from[KOLO_TASK_NAME_MAX + 1], edge[KOLO_EDGE_NAME_MAX + 1];
     } ended[KOLO_WATCH_ENDED]; /* the last one first */
 } kolo_watch_view_t;
-/* False: it is no record, or is being written. All names are terminated and printable. */
+/* Reads a record; false if it is none, or is being written. All names are terminated and printable. */
 bool kolo_watch_view(const void *bytes, size_t size, kolo_watch_view_t *view);
-/* "task worker:1 waits 31 s for edge grad_3 of ps:0, which has sent steps up to 41". sender: its record; NULL: it
- * is not on this host, or gone. */
+/* Writes "task worker:1 waits 31 s for edge grad_3 of ps:0, which has sent steps up to 41". sender: its record;
+ * NULL: it is not on this host, or gone. */
 void kolo_watch_words(const kolo_watch_view_t *task, const kolo_watch_wait_t *wait, uint64_t now_ns,
                       const kolo_watch_view_t *sender, char *text, size_t bytes);
 /* Says the same of what the sender has said: the step, what it has sent and its callback are those of the wait. */
 void kolo_watch_wait_words(const char *task, const kolo_watch_wait_t *wait, uint64_t now_ns, char *text,
                            size_t bytes);
-/* "task worker:1 got edge grad_3 of ps:0, step 42, 3 s ago, after 31 s"; i: of view->ended. */
+/* Writes "task worker:1 got edge grad_3 of ps:0, step 42, 3 s ago, after 31 s"; i: of view->ended. */
 void kolo_watch_ended_words(const kolo_watch_view_t *task, size_t i, uint64_t now_ns, char *text, size_t bytes);
 
 #endif

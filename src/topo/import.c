@@ -199,8 +199,9 @@ static kolo_status_t read_file(FILE *file, const char *path, char **data, size_t
     if (!buffer) return kolo_fail(KOLO_ERR_NO_MEMORY, "topology file %s: no memory for %zu bytes", path, room);
     *bytes = fread(buffer, 1, room, file);
     if (ferror(file)) {
+        int err = errno;
         free(buffer);
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "topology file %s cannot be read", path);
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "topology file %s cannot be read", path);
     }
     *data = buffer;
     return KOLO_OK;

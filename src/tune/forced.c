@@ -63,7 +63,7 @@ static void list_algorithms(kolo_coll_t coll, char *text, size_t bytes)
     kolo_way_t way, list[KOLO_WAYS_MAX];
     for (int a = 0; a < KOLO_ALGO_COUNT && coll == KOLO_COLL_COUNT; a++)
         at += (size_t)snprintf(text + at, bytes - at, "%s%s", at ? ", " : "", kolo_plan_algo_name((kolo_algo_t)a));
-    size_t n = coll == KOLO_COLL_COUNT ? 0 : kolo_ways(coll, list);
+    size_t n = coll == KOLO_COLL_COUNT ? 0 : kolo_way_all(coll, list);
     for (size_t i = 0; i < n; i++)
         at += (size_t)snprintf(text + at, bytes - at, "%s%s", at ? ", " : "", kolo_way_name(coll, list[i]));
     for (int i = 0; coll == KOLO_COLL_COUNT && i < 2; i++) {

@@ -205,7 +205,7 @@ kolo_status_t kolo_tune_explain(const kolo_tune_ask_t *q, FILE *out)
             kolo_coll_name(q->coll), (unsigned long long)q->count, q->elem, q->env->nranks, q->env->nnodes,
             q->env->cores);
     kolo_way_t list[KOLO_WAYS_MAX];
-    size_t n = kolo_ways(q->coll, list);
+    size_t n = kolo_way_all(q->coll, list);
     for (size_t i = 0; i < n; i++) {
         const char *mark = kolo_way_is(list[i], choice.way) ? "   <- chosen" : "";
         if (can_run(q, list[i]))

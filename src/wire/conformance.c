@@ -28,7 +28,7 @@ kolo_status_t kolo_conformance_force(const kolo_wire_ops_t *wire)
         if (kolo_wires[i] == wire) before = false;
         KOLO_TRY(kolo_param_parse(&kolo_wires[i]->params->rows[0], before ? "1" : "0"));
     }
-    return kolo_base_params_apply();
+    return kolo_params_apply_base();
 }
 
 /* Leaves nothing behind: the same descriptors, threads and segments as before. */

@@ -131,7 +131,7 @@ static kolo_status_t late(const kolo_connecting_t *c, int rank)
                      c->ctx->member->rank);
 }
 
-/* KOLO_IN_PROGRESS: it is not there yet. It is to be in c->in. */
+/* Receives a message into c->in; KOLO_IN_PROGRESS: it is not there yet. */
 static kolo_status_t receive(kolo_connecting_t *c, int from, uint64_t tag, size_t bytes)
 {
     kolo_oob_t *oob = c->ctx->oob;
@@ -183,7 +183,7 @@ static kolo_status_t hear(kolo_connecting_t *c, const pending_t *p, int from)
 
 /* ---- phases ---- */
 
-/* Who is meant, for all requests before anything else, so that all who wait can be told of a failure. */
+/* Finds out who is meant, for all requests before anything else, so that all who wait can be told of a failure. */
 static kolo_status_t identify(kolo_wire_ctx_t *ctx, pending_t *p)
 {
     const kolo_conn_spec_t *spec = &p->request->spec;
@@ -220,7 +220,7 @@ static kolo_status_t prepare(kolo_connecting_t *c, pending_t *p)
     return KOLO_OK;
 }
 
-/* The phases of all connections of a list come one after the other: receive ends, send ends, and then both
+/* Logs a phase. Those of all connections of a list come one after the other: receive ends, send ends, and then both
  * connected, in the opposite order. */
 static void log_phase(const kolo_connecting_t *c, const pending_t *p, const char *what)
 {
@@ -243,7 +243,7 @@ static kolo_status_t set_up_rx(kolo_connecting_t *c, pending_t *p)
     return tell(c->ctx, p, &message);
 }
 
-/* What all readers can do is what the connection can do. */
+/* Makes the send end. What all readers can do is what the connection can do. */
 static kolo_status_t set_up_tx(kolo_connecting_t *c, pending_t *p)
 {
     if (c->reader == 0 && !c->receipt) KOLO_FAIL_POINT_TRY("wire.connect.tx_setup");
@@ -335,7 +335,7 @@ static void log_connection(const kolo_wire_ctx_t *ctx, const kolo_tx_t *tx)
 
 /* ---- agreeing on the outcome ---- */
 
-/* For each rank that shares connections of this list with me, a number that is the same at both. */
+/* Adds to a number for each rank that shares connections of this list with me; it is the same at both. */
 static void sum_up(kolo_connecting_t *c, const pending_t *p)
 {
     const kolo_conn_spec_t *spec = &p->request->spec;
@@ -366,7 +366,7 @@ static kolo_status_t hear_outcomes(kolo_connecting_t *c)
     return KOLO_OK;
 }
 
-/* Both ends of a connection are up or none is: every rank tells those it shares connections with how it went. */
+/* Tells each rank that shares connections with this one how it went: both ends are up or none is. */
 static kolo_status_t tell_outcome(kolo_connecting_t *c, kolo_status_t status)
 {
     outcome_t outcome = {.magic = MESSAGE_MAGIC, .version = MESSAGE_VERSION, .status = (int32_t)status};
@@ -383,7 +383,7 @@ static kolo_status_t tell_outcome(kolo_connecting_t *c, kolo_status_t status)
     return outcome.status != KOLO_OK ? kolo_fail(status, "%s", outcome.reason) : status;
 }
 
-/* Whoever still waits for my message of a connection hears why it fails. */
+/* Tells whoever still waits for my message of a connection why it fails. */
 static void refuse(kolo_wire_ctx_t *ctx, pending_t *p, kolo_status_t status, const char *text)
 {
     message_t message;
@@ -394,7 +394,7 @@ static void refuse(kolo_wire_ctx_t *ctx, pending_t *p, kolo_status_t status, con
     (void)tell(ctx, p, &message);
 }
 
-/* I have failed, and nothing stays. */
+/* Gives up all ends after a failure: nothing stays. */
 static void give_up(kolo_connecting_t *c, kolo_status_t status)
 {
     char text[KOLO_ERROR_TEXT_BYTES];
@@ -452,7 +452,7 @@ int kolo_connecting_awaits(const kolo_connecting_t *c)
     return c->awaits;
 }
 
-/* Nobody may be left waiting for a rank that has no memory to begin. */
+/* Tells those who would wait that this rank has no memory to begin. */
 static kolo_status_t cannot_begin(kolo_wire_ctx_t *ctx, const kolo_conn_request_t *requests, int count)
 {
     char text[80];

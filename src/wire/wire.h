@@ -116,13 +116,14 @@ static inline bool kolo_tx_ready(kolo_tx_t *tx)
 {
     return kolo_tx_end_ready(&tx->end);
 }
-/* Have the readers given back every slot? Until then they may use the memory that references in them name. */
+/* Tells whether the readers have given back every slot. Until then they may use the memory that references in them
+ * name. */
 static inline bool kolo_tx_released(const kolo_tx_t *tx)
 {
     return kolo_tx_end_consumed(&tx->end) == tx->end.next;
 }
-/* Is the memory of all posted slots free, with nothing left for step()? Where both ends share memory this is true
- * long before the readers give the slots back. */
+/* Tells whether the memory of all posted slots is free, with nothing left for step(). Where both ends share memory
+ * this is true long before the readers give the slots back. */
 static inline bool kolo_tx_sent(const kolo_tx_t *tx)
 {
     return !tx->sent || kolo_end_load(tx->sent) == tx->end.next;
@@ -169,7 +170,7 @@ static inline void kolo_wire_card_put(kolo_wire_card_t *card, const void *data, 
     card->length = length;
     memcpy(card->bytes, data, length);
 }
-/* False, and *data zeroed, if the card has another length. */
+/* Reads the card's data; returns false, with *data zeroed, if the card has another length. */
 static inline bool kolo_wire_card_get(const kolo_wire_card_t *card, void *data, uint32_t length)
 {
     memset(data, 0, length);
@@ -246,8 +247,8 @@ typedef struct kolo_wire_ops {
     size_t (*rx_memory)(const kolo_rx_t *rx);
 } kolo_wire_ops_t;
 
-/* For functions that a wire does not have (unsupported.c): copies and posts fail with KOLO_ERR_UNSUPPORTED and the
- * names of both ends, the others do nothing. */
+/* Stands for a function that a wire does not have (unsupported.c): copies and posts fail with KOLO_ERR_UNSUPPORTED
+ * and the names of both ends, the others do nothing. */
 kolo_status_t kolo_wire_no_card(kolo_peer_card_t *card);
 /* Adds a name that both ends must have to a card (false: no room); and whether a card has it. */
 bool kolo_wire_card_name(kolo_peer_card_t *card, const char *name, uint8_t version);
@@ -302,7 +303,8 @@ typedef struct kolo_wire_ctx {
     void *wire_state[KOLO_WIRES_MAX + 1]; /* kolo_wire_state() */
 } kolo_wire_ctx_t;
 
-/* Where a wire keeps what its connections of one context share; the last connection frees it and stores NULL. */
+/* Returns where a wire keeps what its connections of one context share; the last connection frees it and stores
+ * NULL. */
 void **kolo_wire_state(kolo_wire_ctx_t *ctx, const kolo_wire_ops_t *wire);
 
 /* Fills in the usable wires and the descriptor-passing address. (The server at that address runs while a context of
@@ -327,14 +329,15 @@ static inline kolo_status_t kolo_wire_step(kolo_wire_ctx_t *ctx)
     return KOLO_OK;
 }
 
-/* Do all connections of this rank within its host, and the kernel, permit references? Each rank tries it alone; the
- * ranks of a communicator must agree on the answer before they choose a plan. */
+/* Tells whether all connections of this rank within its host, and the kernel, permit references. Each rank tries it
+ * alone; the ranks of a communicator must agree on the answer before they choose a plan. */
 bool kolo_wire_may_copy(const kolo_wire_ctx_t *ctx);
 
-/* First wire in the order of preference that connects writer and all readers; NULL if none does. */
+/* Returns the first wire in the order of preference that connects writer and all readers; NULL if none does. */
 const kolo_wire_ops_t *kolo_wire_choose(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec);
 
-/* The readers of a connection: how many, which rank is reader i, which reader a rank is (-1: none). */
+/* Counts the readers of a connection; the two below return which rank is reader i, and which reader a rank is (-1:
+ * none). */
 uint32_t kolo_wire_readers(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec);
 int kolo_wire_reader_at(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec, uint32_t index);
 int kolo_wire_reader_index(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec, int rank);
@@ -361,7 +364,7 @@ kolo_status_t kolo_connecting_step(kolo_connecting_t *connecting);
 void kolo_connecting_end(kolo_connecting_t *connecting);
 /* Returns the rank that it waits for next, -1: none. */
 int kolo_connecting_awaits(const kolo_connecting_t *connecting);
-/* All safe on a zeroed end, and twice. */
+/* Closes an end, or frees it: all are safe on a zeroed end, and twice. */
 void kolo_tx_close(kolo_tx_t *tx);
 void kolo_rx_close(kolo_rx_t *rx);
 void kolo_tx_fini(kolo_tx_t *tx);

@@ -7,6 +7,7 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,8 @@ class Job:
         self.log = open(self.folder / "log", "w+")
         if launcher == "kolorun":
             starts = [([KOLORUN, "-n", str(RANKS), "--no-tag", *program], env)]
+        elif launcher is mpirun and OPEN_MPI:
+            starts = [([*OPEN_MPI, "-n", str(RANKS), *program], env)]
         else:
             starts = [(program, dict(env, **launcher(r, limit))) for r in range(RANKS)]
         self.processes = [subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
@@ -77,6 +80,14 @@ def mpirun(rank, limit):
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(RANKS), "PMIX_NAMESPACE": f"hang{os.getpid()}.{limit}"}
 
 
+def open_mpi():
+    """Its mpirun, if there is one; else its variables have to do."""
+    found = shutil.which("mpirun.openmpi") or shutil.which("mpirun")
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout if found else ""
+    root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+    return [found, *root, "--oversubscribe", "--bind-to", "none", "--mca", "plm", "isolated"] if "Open MPI" in version else None
+
+
 def first_sentence(job):
     """What kolo-top says of the job that is stuck."""
     pids = [a for rank in range(RANKS) for a in ("--pid", str(job.pid(rank)))]
@@ -99,6 +110,7 @@ def hang(case, top, report, error, launcher="kolorun", also=None, env={}):
             until(is_told, "kolo-top", 25)
         except AssertionError:
             raise AssertionError(f"kolo-top says {told!r}, wanted {top!r}")
+        print(f"kolo-top --once: {told}")
         for job, wanted in ((free, report), (limited, error)):
             try:
                 until(lambda: re.search(wanted, job.text()), "the log", 25)
@@ -329,5 +341,13 @@ def test_tensor_under_torchrun():
     tensor("tensor", "tensor layer/bias", launcher=torchrun)
 
 
+def test_each_has_its_row_in_the_page():
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "hangs.md").read_text()
+    rows = re.findall(r"^\| `hang_(\w+)` \| [^|]+ \| [^|]+ \|$", page, re.M)
+    cases = [n[len("test_"):] for n in globals() if n.startswith("test_") and n != "test_each_has_its_row_in_the_page"]
+    assert sorted(rows) == sorted(cases), set(rows) ^ set(cases)
+
+
 KOLO_TOP, KOLORUN, HANG = sys.argv[1:4]
+OPEN_MPI = open_mpi()
 run_case(globals(), sys.argv[4])

@@ -121,7 +121,10 @@ def case_wrong_arguments_are_named():
                       (["run", "--op", "land"], "land"), (["run", "-n", "0"], "from 1 on"),
                       (["run", "-g", "2"], "kolorun -n says how many ranks"), (["run", "-t", "2"], "kolorun -n says how many ranks"),
                       (["run", "-i", "1M"], "times -f"), (["run", "-m", "4"], "-m needs 1"), (["run", "-z", "1"], "-z needs 0"),
-                      (["allreduce", "-r", "3"], "--root 3, the ranks are 0 to 0"), (["run", "-b", "2K", "-e", "1K"], "--min is above")):
+                      (["allreduce", "-r", "3"], "--root 3, the ranks are 0 to 0"), (["run", "-b", "2K", "-e", "1K"], "--min is above"),
+                      (["all_redcue"], "all_redcue (did you mean all_reduce?)"), (["run", "--op", "summ"], "summ (did you mean sum?)"),
+                      (["run", "--type", "flaot64"], "flaot64 (did you mean float64?)"),
+                      (["run", "-b", "3", "-e", "3"], "--max is less than one element has bytes: float32")):
         p = subprocess.run([KOLO_PERF, *args], capture_output=True, timeout=30)
         err = p.stderr.decode()
         assert p.returncode == 2 and why in err and p.stdout == b"", (args, p)

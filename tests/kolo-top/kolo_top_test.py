@@ -437,8 +437,10 @@ def case_wrong_arguments_are_named():
     for args, why in ((["--json"], "--json goes with"), (["--dump", "--once"], "exclude"), (["--join"], "--join needs"),
                       (["x"], "unexpected argument: x (files go with --join)"), (["--join"], "--join needs files"),
                       (["--job", "x"], "hexadecimal"), (["--last", "0"], "--last"),
-                      (["--dump", "--last", "2000"], "--last"), (["--pid", "-3"], "--pid"), (["--what"], "try")):
+                      (["--dump", "--last", "2000"], "--last"), (["--pid", "-3"], "--pid"), (["--what"], "try"),
+                      (["--last", "3"], "--last goes with --dump and --join")):
         assert why in top(*args, status=2), args
+    assert "--pid 2000000000: there is no such process" in top("--once", "--pid", "2000000000", status=1)
     assert "usage:" in top("--help") and re.fullmatch(r"kolo-top \d+\.\d+\.\d+\n", top("--version"))
 
 

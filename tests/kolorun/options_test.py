@@ -32,6 +32,16 @@ def test_hosts_as_mpirun_has_them():
         same(sorted(run(option, value, "sh", "-c", "echo $KOLO_NRANKS")[1].splitlines()), ["[0] 2", "[1] 2"])
 
 
+def test_output_files_that_must_not_grow_end_no_job():
+    out = TMP / "out"
+    job = ["sh", "-c", 'ulimit -f 8; exec "$@"', "sh", KOLORUN, "-n", "2", "--output-dir", out, "seq", "1", "5000"]
+    p = subprocess.run(job, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL)
+    same((p.returncode, len(p.stdout.splitlines())), (0, 10000))
+    for rank in range(2):
+        matches(f"the output files of rank {rank} are not complete: File too large", p.stderr)
+        same((out / f"rank.{rank}" / "stdout").stat().st_size > 1000, True)
+
+
 def test_missing_program_is_said_once():
     status, _, err = run("-n", "3", "no-such-program")
     same(status, 127)
@@ -74,6 +84,8 @@ def test_mistyped_options_are_guessed():
         status, _, err = run(*args)
         assert status == 2 and want in err.splitlines(), (args, err)
     assert "did you mean" not in run("--nonsense", "true")[2]
+    for option in ("--nproc_per_node", "--nproc-per-node=2"):  # torchrun's
+        assert "did you mean -n N?" in run(option, "2", "true")[2].splitlines(), option
 
 
 def test_a_wrong_line_of_a_host_file_is_numbered():

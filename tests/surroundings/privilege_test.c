@@ -37,7 +37,7 @@ static const kolo_param_t *each_row(size_t n)
 static int be_the_copy(const char *dir)
 {
     if (getauxval(AT_SECURE) == 0) return SKIPPED; /* a file system without set-user-id */
-    if (kolo_library_init() != KOLO_OK) {
+    if (kolo_comm_library_init() != KOLO_OK) {
         fprintf(stderr, "%s\n", kolo_error_text());
         return 2;
     }

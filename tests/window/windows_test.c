@@ -371,7 +371,8 @@ static void bad_calls(rank_t *r)
     window = make(r, own, sizeof own);
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_put(&value, 1, KOLO_UINT64, 0, window, 25, r->comm, NULL),
                  "8 bytes at offset 25 do not fit into the window of rank 0, which has 32");
-    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_put(&value, 1, KOLO_UINT64, 0, window, (size_t)-8, r->comm, NULL));
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_put(&value, 1, KOLO_UINT64, 0, window, (size_t)-8, r->comm, NULL),
+                 "8 bytes at offset 18446744073709551608 (a negative number?) do not fit");
     EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_put(&value, (size_t)-1, KOLO_UINT64, 0, window, 0, r->comm, NULL));
     EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_put(&value, 1, (kolo_type_t)99, 0, window, 0, r->comm, NULL));
     EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_put(NULL, 1, KOLO_UINT64, 0, window, 0, r->comm, NULL));

@@ -7,6 +7,8 @@
  */
 #include "kolorun_agent.h"
 
+#include "base/file/limit.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -101,7 +103,7 @@ static void on_file(agent_t *a, const kolorun_frame_t *frame)
     snprintf(first, sizeof first, "%s/.new", a->group.dir);
     snprintf(path, sizeof path, "%s/%s", a->group.dir, name);
     int fd = open(first, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    bool ok = fd >= 0 && write(fd, content, bytes) == (ssize_t)bytes;
+    bool ok = fd >= 0 && kolo_file_write(fd, content, bytes) == (ssize_t)bytes;
     if (fd >= 0) close(fd);
     if (ok) {
         unlink(path);

@@ -378,6 +378,8 @@ static int take_all(kolorun_options_t *o, int argc, char **argv)
             return 0;
         }
         if (!r && optopt == 0) kolo_tool_suggest(longs, argv[optind - 1]);
+        if (!r && optopt == 0 && strncmp(argv[optind - 1], "--nproc", 7) == 0)
+            fprintf(stderr, "did you mean -n N?\n");
         status = r ? take(o, r, optarg) : wrong_usage(NULL); /* getopt has said what is wrong */
     }
     return status;

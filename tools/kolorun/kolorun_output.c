@@ -8,6 +8,7 @@
  */
 #include "kolorun.h"
 
+#include "base/file/limit.h"
 #include "base/text/plain.h"
 
 #include <errno.h>
@@ -96,7 +97,7 @@ void kolorun_sink_flush(kolorun_sink_t *sink)
             return;
         size_t bytes = kolorun_sink_pending(sink);
         if (!sink->is_file && !sink->nonblocking && bytes > PIPE_BUF) bytes = PIPE_BUF;
-        ssize_t n = write(sink->fd, sink->buf + sink->at, bytes);
+        ssize_t n = kolo_file_write(sink->fd, sink->buf + sink->at, bytes);
         if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
         if (n < 0) {
             sink->broken = true;

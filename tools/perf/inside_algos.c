@@ -45,7 +45,7 @@ static kolo_status_t find_candidates(contest_t *t, perf_coll_t coll, uint64_t co
     t->count = 0;
     t->chosen = -1;
     kolo_way_t ways[KOLO_WAYS_MAX];
-    size_t n = kolo_ways(perf_inside_coll(coll), ways);
+    size_t n = kolo_way_all(perf_inside_coll(coll), ways);
     for (size_t i = 0; i < n; i++) {
         candidate_t *c = &t->list[t->count];
         snprintf(c->force, sizeof c->force, "%s=%s", perf_coll_names[coll],

@@ -59,6 +59,16 @@ int perf_bad(const char *what, const char *text)
     return 2;
 }
 
+/* A name that is in no list. */
+static int unknown(const char *what, const char *text, const char *const *names, int count)
+{
+    char pair[160];
+    const char *meant = kolo_tool_nearest(names, count, text);
+    snprintf(pair, sizeof pair, "%.60s%s%s%s", text, meant ? " (did you mean " : "", meant ? meant : "",
+             meant ? "?)" : "");
+    return perf_bad(what, pair);
+}
+
 bool perf_parse_size(const char *text, uint64_t *value)
 {
     char *end;
@@ -155,11 +165,12 @@ static int take(perf_options_t *o, int c, const char *text, bool *max_given, boo
     int i;
     switch (c) {
     case 'd':
-        if ((i = find_type(text)) < 0) return perf_bad("unknown type", text);
+        if ((i = find_type(text)) < 0) return unknown("unknown type", text, perf_type_names, KOLO_TYPE_COUNT);
         o->type = (kolo_type_t)i;
         return -1;
     case 'o':
-        if ((i = find(perf_op_names, KOLO_OP_BUILTIN_COUNT, text)) < 0) return perf_bad("unknown operator", text);
+        if ((i = find(perf_op_names, KOLO_OP_BUILTIN_COUNT, text)) < 0)
+            return unknown("unknown operator", text, perf_op_names, KOLO_OP_BUILTIN_COUNT);
         o->op = (kolo_op_t)i;
         return -1;
     case 'g':
@@ -243,7 +254,7 @@ static int take_collectives(perf_options_t *o, char **names, bool *run)
     for (; *names; names++) {
         int coll = find(perf_coll_names, PERF_COUNT, *names);
         bool all = strcmp(*names, "run") == 0;
-        if (coll < 0 && !all) return perf_bad("unknown collective", *names);
+        if (coll < 0 && !all) return unknown("unknown collective", *names, perf_coll_names, PERF_COUNT);
         for (int c = 0; c < PERF_COUNT; c++) o->colls[c] |= (all && c != PERF_PUT) || c == coll;
         *run |= all;
     }
@@ -281,5 +292,7 @@ int perf_options_parse(int argc, char **argv, perf_options_t *o)
     }
     if (o->factor < 2) return perf_bad("--factor must be 2 or more", NULL);
     if (o->min_bytes > o->max_bytes) return perf_bad("--min is above --max", NULL);
+    if (o->max_bytes < kolo_type_size(o->type))
+        return perf_bad("--max is less than one element has bytes", perf_type_names[o->type]);
     return -1;
 }

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/params.h"
+#include "base/process.h"
 #include "output.h"
 
 #include <getopt.h>
@@ -67,6 +68,7 @@ static bool take_option(top_options_t *o, int c)
         o->save = optarg;
         return true;
     case 'l':
+        o->has_last = true;
         return number("--last", optarg, 1, KOLO_RECORD_ENTRIES, &o->last);
     case 'p':
         if (o->npids == TOP_PIDS || !number("--pid", optarg, 1, INT32_MAX, &pid)) return false;
@@ -121,6 +123,12 @@ static int parse_options(int argc, char **argv, top_options_t *o)
     if (!o->join && optind < argc) {
         fprintf(stderr, "kolo-top: unexpected argument: %s (files go with --join)\n", argv[optind]);
         return wrong_usage(NULL);
+    }
+    if (o->has_last && !table) return wrong_usage("--last goes with --dump and --join");
+    for (int i = 0; i < o->npids; i++) {
+        if (!kolo_process_gone(o->pids[i])) continue;
+        fprintf(stderr, "kolo-top: --pid %d: there is no such process on this host\n", o->pids[i]);
+        return TOP_FAILED;
     }
     if (o->join && o->npids) return wrong_usage("--pid cannot be used with --join");
     return -1;

@@ -20,6 +20,7 @@ typedef struct {
     bool has_job;
     uint64_t job;
     int npids, pids[TOP_PIDS];
+    bool has_last;
     int64_t last; /* operations per rank in a dump */
     const char *save;
 } top_options_t;

@@ -111,6 +111,13 @@ bool find_dlpack_type(const nb::dlpack::dtype &t, kolo_type_t *type)
     return true;
 }
 
+// nb::str() of the attribute itself would want that to be a str.
+std::string dtype_name(nb::handle array)
+{
+    nb::object dtype = array.attr("dtype");
+    return nb::str(nb::handle(dtype)).c_str();
+}
+
 bool rows_follow(const nb::dlpack::dltensor &t)
 {
     int64_t want = 1;
@@ -167,8 +174,7 @@ bool Buffer::from_dlpack(nb::handle array, const char *what, bool writable)
     if (!managed) throw nb::python_error();
     const nb::dlpack::dltensor &t = managed->tensor;
     owner_ = capsule; // its own end frees the tensor
-    if (!find_dlpack_type(t.dtype, &type))
-        refuse_type(what, t.dtype.code == 5 ? "complex" : nb::cast<std::string>(nb::str(array.attr("dtype"))));
+    if (!find_dlpack_type(t.dtype, &type)) refuse_type(what, t.dtype.code == 5 ? "complex" : dtype_name(array));
     if (!rows_follow(t)) refuse_gaps(what);
     count = 1;
     for (int i = 0; i < t.ndim; i++) count *= (size_t)t.shape[i];
@@ -205,7 +211,7 @@ Buffer::Buffer(nb::handle array, const char *what, bool writable)
     if (from_protocol(array, what, writable)) return;
     // numpy with types of ml_dtypes: only their names tell.
     if (nb::hasattr(array, "dtype") && PyObject_CheckBuffer(array.ptr())) {
-        std::string dtype = nb::cast<std::string>(nb::str(array.attr("dtype")));
+        std::string dtype = dtype_name(array);
         for (const char *name : others)
             if (dtype == name) {
                 owner_ = array.attr("view")(dtype == "bfloat16" ? "uint16" : "uint8");

@@ -218,8 +218,8 @@ void bind_life(nb::class_<Comm> &c)
     c.def(
         "split",
         [](Comm &c, nb::object color, nb::object key, const nb::kwargs &o) {
-            int of = color.is_none() ? KOLO_SPLIT_NOCOLOR : nb::cast<int>(color),
-                by = key.is_none() ? c.rank : nb::cast<int>(key);
+            int of = color.is_none() ? KOLO_SPLIT_NOCOLOR : want<int>(color, "color"),
+                by = key.is_none() ? c.rank : want<int>(key, "key");
             return derive(c, "split", o, [of, by](kolo_comm_t p, kolo_comm_t *n, const kolo_config_t *g) {
                 return kolo_comm_split(p, of, by, n, g);
             });
@@ -378,9 +378,9 @@ kolo_config_t config_of(const nb::kwargs &given, std::string *name)
         std::string option = nb::cast<std::string>(key);
         bool found = option == "name";
         if (value.is_none()) continue;
-        if (found) *name = nb::cast<std::string>(value), config.name = name->c_str();
+        if (found) *name = want<std::string>(value, "name"), config.name = name->c_str();
         for (const Option &o : options)
-            if (option == o.name) config.*o.field = nb::cast<int>(value), found = true;
+            if (option == o.name) config.*o.field = want<int>(value, o.name), found = true;
         if (!found)
             refuse(words("there is no option %s: there are name, op_timeout_ms, init_timeout_ms, device, "
                          "gpu_profile and split_share",

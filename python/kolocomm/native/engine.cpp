@@ -80,11 +80,11 @@ void init(Engine *self, nb::handle comm, const nb::kwargs &given)
     for (auto [key, value] : given) {
         std::string name = nb::cast<std::string>(key);
         bool found = name == "backends" || name == "autotune" || name == "group_fusion";
-        if (name == "backends") backends = nb::cast<std::string>(value), config.backends = backends.c_str();
-        if (name == "autotune") config.autotune = nb::cast<bool>(value);
-        if (name == "group_fusion") config.group_fusion = nb::cast<bool>(value);
+        if (name == "backends") backends = want<std::string>(value, "backends"), config.backends = backends.c_str();
+        if (name == "autotune") config.autotune = want<bool>(value, "autotune");
+        if (name == "group_fusion") config.group_fusion = want<bool>(value, "group_fusion");
         for (const Option &o : options)
-            if (name == o.name) config.*o.field = nb::cast<int64_t>(value), found = true;
+            if (name == o.name) config.*o.field = want<int64_t>(value, o.name), found = true;
         if (!found) refuse(words("there is no option %s of an engine", name.c_str()));
     }
     kolo_comm_t over = comm.is_none() ? nullptr : nb::inst_ptr<Comm>(comm)->get("Engine");

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace nb = nanobind;
@@ -88,6 +89,18 @@ template <class F> void run(kolo_comm_t comm, F &&f)
     refuse(KOLO_ERR_INVALID_ARGUMENT, text);
 }
 std::string words(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+// An argument whose type is not in the signature, as a number or a text; raises InvalidArgument if it is something
+// else.
+template <typename T> T want(nb::handle value, const char *what)
+{
+    T wanted;
+    if (nb::try_cast<T>(value, wanted)) return wanted;
+    const char *kind = std::is_same_v<T, std::string> ? "a str"
+                       : std::is_same_v<T, bool>      ? "True or False"
+                                                      : "a whole number";
+    refuse(words("%s is %.80s; %s is needed, in its range", what, nb::repr(value).c_str(), kind));
+}
 
 // Numbers of processes since fork(): a handle of the parent is refused in the child.
 int forks();

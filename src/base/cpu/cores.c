@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How many cores a container's quota lets this process use at once. Polling is right only for ranks that have a
- * core each: those that a quota stops come back only with its next period.
+ * How many cores a container's quota lets this process use at once (kolo_cores_quota() of base/wait.h). Polling is
+ * right only for ranks that have a core each: those that a quota stops come back only with its next period.
  */
 #include "base/wait.h"
 

@@ -135,7 +135,7 @@ static kolo_status_t make_connections(kolo_coll_run_t *run)
     return kolo_making_begin(body, run->plan->conns, NULL, run->plan->nconns, &run->making);
 }
 
-kolo_status_t kolo_bind_in_steps(kolo_coll_run_t *run)
+kolo_status_t kolo_call_bind_in_steps(kolo_coll_run_t *run)
 {
     kolo_body_t *body = run->call->comm->body;
     if (!run->making) KOLO_TRY(make_connections(run));
@@ -266,7 +266,7 @@ static void explain_first_use(void *arg, char *buf, size_t bytes)
     kolo_ask_around_stalled(((const first_use_t *)arg)->body, buf, bytes);
 }
 
-/* For the first call of a signature. */
+/* Binds the first call of a signature, which may wait for the others to connect. */
 static kolo_status_t bind_memo(const kolo_call_t *call, uint64_t operation, uint64_t signature, kolo_memo_t *memo)
 {
     kolo_body_t *body = call->comm->body;
@@ -283,7 +283,7 @@ static kolo_status_t bind_memo(const kolo_call_t *call, uint64_t operation, uint
     return KOLO_OK;
 }
 
-kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, kolo_memo_t *memo, bool known)
+kolo_status_t kolo_call_bind_task(const kolo_call_t *call, kolo_task_t *task, kolo_memo_t *memo, bool known)
 {
     kolo_body_t *body = call->comm->body;
     if (KOLO_UNLIKELY(!known)) KOLO_TRY(bind_memo(call, task->operation, task->signature, memo));

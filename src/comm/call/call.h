@@ -24,8 +24,8 @@ kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char
 /* ---- request.c ---- */
 /* Runs the messages that kolo_isend() and kolo_irecv() put aside, and this call, as one group. */
 kolo_status_t kolo_requests_join(kolo_call_t *call);
-/* A call on the communicator comes into this thread's open group: what was put aside comes into it before, on the
- * call's stream. */
+/* Takes a call into this thread's open group. Messages on its communicator that were put aside are taken in before
+ * it, on the call's stream. */
 kolo_status_t kolo_requests_join_group(kolo_comm_t comm, void *stream);
 /* Fails the messages that are still put aside when the communicator ends. Nothing of it runs. */
 void kolo_requests_drop(kolo_comm_t comm);
@@ -66,20 +66,19 @@ void kolo_coll_end(kolo_coll_run_t *run, kolo_status_t status);
 kolo_status_t kolo_call_run(const kolo_call_t *call);
 
 /* ---- bind.c ---- */
-/* Are all connections of the call made? It must be its turn. */
+/* Tells whether all connections of the call are made. It must be its turn. */
 bool kolo_call_connected(const kolo_call_t *call);
-/* What the call reduces by; elem is set for all collectives. */
+/* Fills in what the call reduces by; elem is set for all collectives. */
 kolo_status_t kolo_call_reducer(const kolo_call_t *call, kolo_reducer_t *r);
 /* Makes the missing connections of the run's collective, in steps that do not wait. */
-kolo_status_t kolo_bind_in_steps(kolo_coll_run_t *run);
+kolo_status_t kolo_call_bind_in_steps(kolo_coll_run_t *run);
 /* Starts the task as the memo says. The caller has filled in what the task is (ctx, rank, signature, operation).
  * Not `known`: the memo is filled first, which makes plan and connections, and waits for peers. */
-kolo_status_t kolo_bind_task(const kolo_call_t *call, kolo_task_t *task, kolo_memo_t *memo, bool known);
+kolo_status_t kolo_call_bind_task(const kolo_call_t *call, kolo_task_t *task, kolo_memo_t *memo, bool known);
 
 /* ---- on_device.c ---- */
-/* What KOLO_ALGO means on GPUs: the plan of that algorithm. For the CPU's loops over lines it is the plan that
- *
- * spreads. */
+/* Returns the plan that KOLO_ALGO means on GPUs. Where it names one of the CPU's loops over lines, this is the plan
+ * that spreads alike. */
 kolo_way_t kolo_device_way(kolo_coll_t coll, bool uneven);
 
 /* Calls of one communicator whose turn it is, in the executor's words. */
@@ -90,7 +89,7 @@ typedef struct {
     kolo_exec_call_t one, *list;
     size_t n;
 } kolo_device_work_t;
-/* prepare: fills the list. check: will queue() take all of them? Nothing is queued by either. */
+/* Fills (prepare), or examines (check), the list of what queue() would take. Neither queues anything. */
 kolo_status_t kolo_device_prepare(kolo_device_work_t *work);
 kolo_status_t kolo_device_check(const kolo_device_work_t *work);
 kolo_status_t kolo_device_queue(const kolo_device_work_t *work);
@@ -104,10 +103,10 @@ kolo_status_t kolo_call_own(kolo_call_t *call);
 void kolo_call_disown(kolo_call_t *call);
 
 /* ---- first_use.c ---- */
-/* Must these calls of a non-blocking communicator continue in the background? They have a ticket. */
+/* Tells whether these calls of a non-blocking communicator, which have a ticket, must go on in the background. */
 bool kolo_first_use_needed(kolo_comm_t comm, uint64_t ticket, const kolo_call_t *calls, size_t count);
-/* begin: READY becomes CONNECTING. over: READY again, when the operation is complete and its ticket ended; called
- * as a visitor. */
+/* Moves the communicator from READY to CONNECTING (begin), and back when the operation is complete and its ticket
+ * has ended (over; called as a visitor). */
 kolo_status_t kolo_first_use_begin(kolo_comm_t comm);
 void kolo_first_use_over(kolo_comm_t comm);
 /* Runs a call without a stream: on this thread if it is connected, else in the background (KOLO_IN_PROGRESS). Ends
@@ -115,7 +114,7 @@ void kolo_first_use_over(kolo_comm_t comm);
 kolo_status_t kolo_first_use_submit(const kolo_call_t *call, uint64_t ticket);
 
 /* ---- group.c: collecting ---- */
-/* A call is refused: the group that is open, if one is, will not run. Returns the status. */
+/* Refuses a call: the group that is open, if one is, will not run. Returns the status. */
 kolo_status_t kolo_call_refused(kolo_status_t status);
 #define KOLO_CALL_TRY(expr)                                                                                        \
     do {                                                                                                           \
@@ -123,8 +122,8 @@ kolo_status_t kolo_call_refused(kolo_status_t status);
         if (KOLO_UNLIKELY(call_try_status != KOLO_OK)) return kolo_call_refused(call_try_status);                  \
     } while (0)
 bool kolo_group_open(void);
-/* Called once this thread's open group is over, or, where it has streams, queued on them. why: it did not come to
- * its end. */
+/* Has `over` called once this thread's open group has ended or, where it has streams, is queued on them. why: the
+ * reason if it was given up. */
 void kolo_group_when_over(void (*over)(kolo_status_t status, const char *why));
 bool kolo_group_has_calls(void);
 kolo_status_t kolo_group_add(kolo_call_t *call);
@@ -154,12 +153,12 @@ kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t
 kolo_status_t kolo_p2p_step(kolo_p2p_t *p2p, bool *moved);
 /* Checks, while it waits, that the peers live. */
 kolo_status_t kolo_p2p_check(kolo_p2p_t *p2p);
-/* "rank 0, in recv 4 float32 from rank 1, for rank 1 to send it" */
+/* Writes what a message waits for: "rank 0, in recv 4 float32 from rank 1, for rank 1 to send it". */
 void kolo_p2p_describe_call(int rank, const kolo_call_t *call, char *buf, size_t bytes);
 void kolo_p2p_describe(void *p2p, char *buf, size_t bytes);
 /* Returns the message that has met one with another signature; NULL: none. */
 const kolo_task_t *kolo_p2p_met(const kolo_p2p_t *p2p, const kolo_call_t **call);
-/* Up to `most` ranks that it waits for, other ones in turn if there are more; returns how many. */
+/* Puts up to `most` ranks that the group waits for into `ranks`, in turn if there are more; returns how many. */
 size_t kolo_p2p_awaited(kolo_p2p_t *p2p, int *ranks, size_t most);
 /* Cancels messages that are not complete, and frees. Not after a failed begin. */
 void kolo_p2p_end(kolo_p2p_t *p2p);
@@ -169,22 +168,22 @@ uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send,
                               kolo_proto_t *protos);
 kolo_status_t kolo_p2p_start_plan(kolo_body_t *body, kolo_bound_t *bound, const kolo_part_t *src,
                                   const kolo_part_t *dst, uint64_t signature, kolo_task_t *task);
-/* A message by slots that is one slot, without the interpreter; false: it is not one. */
+/* Starts a message that fits one slot, without the interpreter. Returns false if it does not fit one. */
 bool kolo_p2p_start_message(kolo_body_t *body, kolo_bound_t *b, const kolo_part_t *part, uint64_t signature,
                             kolo_task_t *task);
 void kolo_p2p_fill_small(kolo_body_t *body, kolo_task_t *task, uint64_t bytes, uint64_t signature);
-/* p2p_single.c: one send or receive to another rank whose turn it is. */
+/* Runs one send or receive with another rank, when its turn has come (p2p_single.c). */
 kolo_status_t kolo_p2p_run_single(const kolo_call_t *call);
 bool kolo_p2p_connected(const kolo_call_t *call);
-/* Before the connections go (kolo_body_disconnect). */
+/* Frees what is kept of the connections of messages. Call it before they go (kolo_body_disconnect()). */
 void kolo_p2p_forget(kolo_body_t *body);
 /* Begins one message whose turn it is, and makes what it needs to have connections. `part` stays while it runs. */
 kolo_status_t kolo_p2p_start(const kolo_call_t *call, kolo_part_t *part, kolo_task_t *task);
-/* Where a group notes which lane is that of a peer; zero when none is being taken in. */
+/* Returns where a group notes the lane to or from a peer; zero stands there while the group takes none in. */
 kolo_status_t kolo_p2p_lane_of(kolo_body_t *body, uint32_t peer, bool send, uint32_t **lane);
-/* How so many bytes go between this rank and a peer that kolo_p2p_lane_of() was asked about. */
+/* Returns how so many bytes go between this rank and a peer that kolo_p2p_lane_of() was asked about. */
 kolo_p2p_way_t kolo_p2p_way(const kolo_body_t *body, uint32_t peer, uint64_t bytes);
-/* Are the connections of messages to or from this peer made? */
+/* Tells whether the connections of messages to or from this peer are made. */
 bool kolo_p2p_pair_is_up(kolo_body_t *body, uint32_t peer, bool send);
 
 /* ---- share.c: running ---- */
@@ -212,15 +211,15 @@ typedef struct kolo_share {
 /* Runs them side by side until all are over; `ended` is called for each that is. */
 void kolo_call_shares_run(kolo_share_t **shares, size_t count, void (*ended)(kolo_share_t *share, void *arg),
                           void *arg);
-/* A share with a ticket that will not run, by the thread's last error: its turn passes. */
+/* Ends the turn of a share whose ticket will not be used, with the thread's last error. */
 void kolo_call_share_skip(kolo_share_t *share, kolo_status_t status);
 
 /* ---- mismatch.c ---- */
-/* After body->oob is open: from now on peers may ask what this rank is in. */
+/* Lets peers ask, from now on, which operation this rank is in. Call it once body->oob is open. */
 void kolo_mismatch_open(kolo_body_t *body);
-/* A call of all ranks that no plan runs takes a number among the operations and is shown, so that who calls
- * something else is told. Returns its number. In its turn; where operations run beside calls it is counted apart
- * and not shown. Its entry in the flight record is for kolo_record_end(). */
+/* Gives a number among the operations to a call of all ranks that no plan runs, and shows it, so that a rank that
+ * calls something else is told. Returns the number. Call it in its turn. Where operations run beside calls it is
+ * counted apart and not shown. Its entry in the flight record is ended by kolo_record_end(). */
 uint64_t kolo_mismatch_count(kolo_body_t *body, kolo_call_word_t which);
 /* Such a call while it runs: its waits tell of it (kolo_wait_set_purpose). _begin counts it as above; _name is for
  * one that has its number. */
@@ -234,33 +233,34 @@ typedef struct {
 uint64_t kolo_whole_begin(kolo_whole_t *whole, kolo_body_t *body, kolo_call_word_t which);
 void kolo_whole_name(kolo_whole_t *whole, kolo_body_t *body, kolo_call_word_t which, uint64_t number);
 void kolo_whole_end(kolo_whole_t *whole, kolo_status_t status);
-/* A wait for `task`, with the time limit of operations; `look` is for the caller to set. */
+/* Fills in a wait for `task` with the time limit of operations; the caller sets `look`. */
 void kolo_mismatch_wait_init(kolo_body_t *body, kolo_wait_t *wait, kolo_task_t *task);
-/* The `look` of a collective's wait (arg: its task): has a peer turned out to be in another operation? After
- * KOLO_MISMATCH_MS, and then at growing intervals, asks the ranks that the task waits for. */
+/* Finds out whether a peer is in another operation, as the `look` of a collective's wait (arg: its task). Asks the
+ * ranks that the task waits for after KOLO_MISMATCH_MS, then at growing intervals. */
 kolo_status_t kolo_mismatch_look(void *arg);
-/* The same for one that still makes its connections, and waits for `rank` (-1: nobody). */
+/* Does the same for an operation that still makes its connections and waits for `rank` (-1: nobody). */
 kolo_status_t kolo_mismatch_look_connecting(kolo_body_t *body, uint64_t operation, int rank);
-/* A collective has failed by what a slot brought: others may wait for this rank, and are told. */
+/* Tells the others that a collective has failed by what a slot brought, since they may wait for this rank. */
 void kolo_mismatch_met(const kolo_task_t *task);
-/* The `look` of a send or receive (arg: its task), and of those of a group. behind: collectives of the group that
- * have no number yet. */
+/* Finds out whether peers are in another operation, as the `look` of a send or receive (arg: its task) or of those
+ * of a group. behind: collectives of the group that have no number yet. */
 kolo_status_t kolo_mismatch_look_pair(void *arg);
 kolo_status_t kolo_mismatch_look_pairs(kolo_p2p_t *p2p, uint64_t behind);
-/* The kernels of operation `number` wait for these ranks: asks them, when it is time to (KOLO_MISMATCH_MS). Not
- * KOLO_OK: the operation will not end. */
+/* Asks the ranks that the kernels of operation `number` wait for, when it is time to (KOLO_MISMATCH_MS). Any status
+ * but KOLO_OK: the operation will not end. */
 kolo_status_t kolo_mismatch_look_device(kolo_body_t *body, uint64_t number, const int *ranks, int count);
-/* The same for kernels of sends and receives. `anew`: they did not wait when they were looked at last. */
+/* Does the same for kernels of sends and receives. `anew`: they did not wait when they were last looked at. */
 kolo_status_t kolo_mismatch_look_device_pairs(kolo_body_t *body, const kolo_exec_waits_t *waits, bool anew);
 /* Asks the other ranks, some at a time, about a call that a part of this communicator has been in for long. */
 void kolo_mismatch_look_call(kolo_body_t *body, uint64_t call);
 /* Puts a send or receive on the board, before it connects or waits; kolo_mismatch_open_pairs() was called once. */
 kolo_status_t kolo_mismatch_open_pairs(kolo_body_t *body);
-/* They end: a mismatch that data brought is put into words, and shown to those who wait for this rank. */
+/* Ends sends and receives: puts a mismatch that data brought into words, and shows it to the ranks that wait for
+ * this one. */
 kolo_status_t kolo_mismatch_end_pairs(const kolo_call_t *calls, size_t count, kolo_status_t status);
 void kolo_mismatch_begin_pair(kolo_body_t *body, const kolo_call_t *call, kolo_p2p_way_t way);
-/* The same in parts, for a caller that knows the word, and may know that the send is not firm. Firm: it certainly
- * needs its receive, to connect, to have its memory read, or for room in the queue. */
+/* Tells whether a send is firm: it cannot end without its receive, because it has to connect, to have its memory
+ * read, or to get room in the queue. For a caller that knows the word and shows it itself. */
 bool kolo_mismatch_is_firm(kolo_body_t *body, int peer, kolo_p2p_way_t way, uint64_t bytes);
 static inline void kolo_mismatch_show_pair(kolo_body_t *body, const kolo_call_t *call, kolo_p2p_way_t way,
                                            uint64_t word, bool firm)
@@ -272,27 +272,27 @@ static inline void kolo_mismatch_show_pair(kolo_body_t *body, const kolo_call_t 
 }
 
 /* ---- leftover.c ---- */
-/* The caller waits in operation `number`, or before it (word 0): is there anything in its queues that proves that
- * another rank has called something else? KOLO_ERR_MISMATCH, and all ranks are told. */
-kolo_status_t kolo_leftover_look(kolo_body_t *body, uint64_t number, uint64_t word);
+/* Looks into the queues for proof that another rank has called something else, while the caller waits in operation
+ * `number`, or before it (word 0). Returns KOLO_ERR_MISMATCH, and tells all ranks, if there is some. */
+kolo_status_t kolo_call_leftover_look(kolo_body_t *body, uint64_t number, uint64_t word);
 
 /* ---- ask_around.c ---- */
-/* From now on peers who ask are told what is in the flight record; until it goes. */
+/* Answers peers who ask what is in the flight record, until it is closed. */
 void kolo_ask_around_open(kolo_body_t *body);
 void kolo_ask_around_close(kolo_body_t *body);
-/* An operation ran into its time limit: asks the others and adds to the thread's error text who keeps it
+/* Asks the others, after an operation has reached its time limit, and adds to the thread's error text who keeps it
  * waiting. */
 void kolo_ask_around_time_out(kolo_body_t *body);
 
 /* ---- userop.c ---- */
-void kolo_registrations_free(kolo_body_t *body);
+void kolo_call_registrations_free(kolo_body_t *body);
 
 /* ---- stream.c ---- */
 #define KOLO_STREAM_ROOM 256
 kolo_status_t kolo_stream_push(void *stream, void (*fn)(void *), void *arg);
-/* fn gets a copy of the data, of at most KOLO_STREAM_ROOM bytes, which is gone when it returns. */
+/* Queues fn with a copy of the data, at most KOLO_STREAM_ROOM bytes, which is gone when fn returns. */
 kolo_status_t kolo_stream_push_copy(void *stream, void (*fn)(void *), void *data, size_t bytes);
-/* The first error of the queue, reported by synchronize. */
+/* Keeps the first error of the queue, for synchronize to report. */
 void kolo_stream_note(void *stream, kolo_status_t status);
 bool kolo_stream_valid(void *stream);
 

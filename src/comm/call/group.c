@@ -56,6 +56,7 @@ static void tell_over(kolo_status_t status, const char *why)
 }
 
 static pthread_key_t at_exit;
+static bool at_exit_made;
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 
 static void forget(void *unused)
@@ -71,13 +72,18 @@ static void forget(void *unused)
 
 static void make_key(void)
 {
-    if (pthread_key_create(&at_exit, forget) != 0) abort(); /* none of PTHREAD_KEYS_MAX is left */
+    at_exit_made = pthread_key_create(&at_exit, forget) == 0;
 }
 
 kolo_status_t kolo_group_start(void)
 {
-    KOLO_TRY(kolo_library_init());
+    KOLO_TRY(kolo_comm_library_init());
     pthread_once(&at_exit_once, make_key);
+    if (!at_exit_made)
+        return kolo_fail(
+            KOLO_ERR_SYSTEM,
+            "group_start: the program has used up all keys of thread-specific data (PTHREAD_KEYS_MAX): "
+            "call kolo_group_start() once before it does");
     if (!group.capacity && pthread_setspecific(at_exit, &at_exit) != 0)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "group_start: out of memory");
     if (group.depth >= 1 << 20) return kolo_fail(KOLO_ERR_INVALID_USAGE, "group_start: nested too deeply");
@@ -203,7 +209,7 @@ static batch_t *batch_new(void)
     return b;
 }
 
-/* The last user frees it; the thread whose group it was keeps it for the next one. */
+/* Frees the batch with its last user; the thread whose group it was keeps it for the next one. */
 static void batch_leave(batch_t *b, bool keep)
 {
     if (atomic_fetch_sub(&b->users, 1) > 1) return;
@@ -273,7 +279,8 @@ static void *run_alone(void *arg)
     return NULL;
 }
 
-/* The deep check of a collective waits for all ranks, so with it every share needs a thread. */
+/* Gives every share a thread: with the deep check a collective waits for all ranks, so none may wait behind
+ * another. */
 static void run_apart(kolo_share_t **shares, size_t count, void (*ended)(kolo_share_t *share, void *arg), void *arg)
 {
     alone_t *all = calloc(count, sizeof *all);
@@ -354,7 +361,7 @@ static void skip_part(const part_t *part, kolo_status_t status)
     }
 }
 
-/* Once it is pushed the shares belong to the stream's thread. */
+/* Pushes a part onto its stream, whose thread owns the shares from then on. */
 static kolo_status_t push_part(batch_t *b, part_t *part, int root)
 {
     for (size_t i = 0; i < part->count; i++) {
@@ -404,7 +411,7 @@ static void draw_tickets(ending_t *e)
     }
 }
 
-/* It goes on in the background, and the communicator tells when it is complete. */
+/* Lets a share go on in the background; the communicator tells when it is complete. */
 static void start_first_use(ending_t *e, kolo_share_t *s)
 {
     batch_t *b = e->batch;
@@ -520,7 +527,7 @@ static kolo_status_t end_calls(void)
     return e.background ? KOLO_IN_PROGRESS : KOLO_OK;
 }
 
-/* What is being made has begun; it ends before the group does. */
+/* Ends a group in which a call was refused. What it makes has begun already, and is made before this returns. */
 static kolo_status_t end_refused(void)
 {
     drop_calls();

@@ -66,7 +66,7 @@ static void describe(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "the end of %s rank %d, in a group", h->name, h->rank);
 }
 
-/* The end itself has a deadline and the abort flag. */
+/* Waits without a limit of its own: the end has a deadline and the abort flag. */
 static void await_end(kolo_comm_t comm)
 {
     kolo_wait_t wait;

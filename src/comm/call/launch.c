@@ -48,10 +48,10 @@ static inline kolo_status_t prepare(const kolo_call_t *call, kolo_task_t *task)
 {
     bool known;
     kolo_memo_t *memo = begin(call, task, &known);
-    return kolo_bind_task(call, task, memo, known);
+    return kolo_call_bind_task(call, task, memo, known);
 }
 
-/* One rank: the definition itself. */
+/* Does what the collective's definition says for one rank. */
 static kolo_status_t run_alone(const kolo_call_t *call)
 {
     kolo_reducer_t r;
@@ -108,13 +108,13 @@ kolo_status_t kolo_coll_step(kolo_coll_run_t *run, bool *moved)
         run->memo = begin(call, &run->task, &known);
         run->connecting = !known;
         run->begun = true;
-        if (known) KOLO_TRY(kolo_bind_task(call, &run->task, run->memo, true));
+        if (known) KOLO_TRY(kolo_call_bind_task(call, &run->task, run->memo, true));
         run->running = known;
     }
     if (run->connecting) {
-        KOLO_TRY(kolo_bind_in_steps(run));
+        KOLO_TRY(kolo_call_bind_in_steps(run));
         run->connecting = false;
-        KOLO_TRY(kolo_bind_task(call, &run->task, run->memo, false));
+        KOLO_TRY(kolo_call_bind_task(call, &run->task, run->memo, false));
         run->running = *moved = true;
     }
     kolo_status_t status = run->task.step(&run->task, moved);

@@ -9,7 +9,8 @@
 
 #include <stdio.h>
 
-/* Is there one from `rank`? Queues of messages carry no numbers, and lines of a host have many readers. */
+/* Finds a slot from `rank` that proves a difference. Queues of messages carry no numbers, and lines of a host have
+ * many readers. */
 static const kolo_slot_header_t *find_from(const kolo_body_t *body, int rank, uint64_t number, uint64_t word)
 {
     for (kolo_comm_conn_t *c = body->conns.by_peer[rank]; c; c = c->next) {
@@ -23,7 +24,7 @@ static const kolo_slot_header_t *find_from(const kolo_body_t *body, int rank, ui
     return NULL;
 }
 
-kolo_status_t kolo_leftover_look(kolo_body_t *body, uint64_t number, uint64_t word)
+kolo_status_t kolo_call_leftover_look(kolo_body_t *body, uint64_t number, uint64_t word)
 {
     for (int rank = 0; rank < body->nranks && body->conns.by_peer; rank++) {
         const kolo_slot_header_t *h = find_from(body, rank, number, word);

@@ -178,7 +178,7 @@ kolo_status_t kolo_mismatch_look(void *arg)
     if (!is_due(&body->waits.stalled, task->operation)) return KOLO_OK;
     kolo_lost_tell(body);
     kolo_diag_look_left(body->oob);
-    KOLO_TRY(kolo_leftover_look(body, task->operation, task->signature));
+    KOLO_TRY(kolo_call_leftover_look(body, task->operation, task->signature));
     size_t n = kolo_task_awaited(task, ranks, ASKED_AT_ONCE);
     if (n == 0 || n == ASKED_AT_ONCE) n = next_in_turn(body, &body->waits.stalled, ranks, ASKED_AT_ONCE);
     for (size_t i = 0; i < n; i++) kolo_diag_ask(body->oob, ranks[i], task->operation);
@@ -315,7 +315,7 @@ kolo_status_t kolo_mismatch_look_pair(void *arg)
     bool due;
     KOLO_TRY(look(body, &due));
     if (!due) return KOLO_OK;
-    KOLO_TRY(kolo_leftover_look(body, body->track.operation, 0));
+    KOLO_TRY(kolo_call_leftover_look(body, body->track.operation, 0));
     ask_pairs(body, ranks, kolo_task_awaited(task, ranks, PAIRS_AT_ONCE), 0);
     return KOLO_OK;
 }

@@ -36,7 +36,7 @@ static size_t next_own(const kolo_p2p_t *p, size_t at, kolo_call_kind_t kind)
     return at;
 }
 
-/* k-th send to itself goes to the k-th receive from itself. */
+/* Copies this rank's k-th send to itself to its k-th receive from itself. */
 static kolo_status_t run_self(const kolo_p2p_t *p)
 {
     int rank = p->body->rank;
@@ -111,7 +111,7 @@ static kolo_status_t take_all_in(kolo_p2p_t *p)
     return status;
 }
 
-/* All are on the board before any of them connects or waits. */
+/* Shows all messages on the board before any of them connects or waits. */
 static kolo_status_t show_all(kolo_p2p_t *p)
 {
     kolo_body_t *body = p->body;
@@ -212,8 +212,8 @@ static bool goes_by_slots(const kolo_p2p_t *p, size_t i)
     return kolo_p2p_way(p->body, p->calls[i].root, bytes_of(&p->calls[i])) == KOLO_P2P_SLOTS;
 }
 
-/* Where the messages after the one that is awaited will go, so that its sender need not wait for each; half a queue
- * at once. */
+/* Tells the sender where the messages after the awaited one will go, half a queue at once, so that it need not wait
+ * for each. */
 static void announce(const kolo_p2p_t *p, kolo_p2p_lane_t *lane)
 {
     uint32_t depth, awaited = kolo_task_awaited_slots(&lane->task, &depth), ahead = awaited;
@@ -228,7 +228,8 @@ static void announce(const kolo_p2p_t *p, kolo_p2p_lane_t *lane)
     lane->announced = ahead - awaited;
 }
 
-/* The last of a row of sends waits until the wire is done with the memory of all. */
+/* Tells whether the next message of a lane may begin: the last of a row of sends waits until the wire is done with
+ * the memory of all. */
 static bool may_follow(const kolo_p2p_t *p, const kolo_p2p_lane_t *lane)
 {
     return lane->send && lane->first != lane->last && kolo_task_is_posted(&lane->task) &&

@@ -54,7 +54,7 @@ typedef struct {
     bool send;
 } pairing_t;
 
-/* The commonest hang of all: two ranks that first send to each other. */
+/* Describes the commonest hang of all: two ranks that first send to each other. */
 static void describe_pairing(void *arg, char *buf, size_t bytes)
 {
     const pairing_t *p = arg;
@@ -120,8 +120,8 @@ static kolo_status_t connect_ll(kolo_body_t *body, struct kolo_lane_to *to, uint
     return KOLO_OK;
 }
 
-/* What both ends name: on the CPU bytes; for a device, where all who differ are told, type and count. Of messages
- * in slots lengths show by themselves. */
+/* Returns what both ends name: bytes on the CPU; type and count on a device, where all who differ are told.
+ * Messages in slots show their lengths by themselves. */
 static inline uint64_t sign(const kolo_body_t *body, const kolo_call_t *call, uint64_t bytes)
 {
     if (KOLO_LIKELY(body->gpu.device < 0)) return kolo_signature(KOLO_COLL_P2P, KOLO_INT8, 0, 0, bytes);
@@ -163,7 +163,8 @@ static kolo_status_t bind_one(kolo_body_t *body, uint32_t peer, bool send, kolo_
     return kolo_body_bind(body, plan, bound);
 }
 
-/* single: it is no part of a row, whose messages are announced and posted ahead of each other. */
+/* Starts a message by its plan. single: it is no part of a row, whose messages are announced and posted ahead of
+ * each other. */
 static kolo_status_t start_plan(const kolo_call_t *call, struct kolo_lane_to *to, kolo_p2p_way_t way, bool single,
                                 kolo_part_t *part, kolo_task_t *task)
 {
@@ -258,8 +259,8 @@ void kolo_p2p_forget(kolo_body_t *body)
 {
     for (int r = 0; body->lanes_to && r < body->nranks; r++) {
         for (int i = 0; i < 3; i++) {
-            kolo_bound_free(body->lanes_to[r].send[i]);
-            kolo_bound_free(body->lanes_to[r].recv[i]);
+            kolo_body_bound_free(body->lanes_to[r].send[i]);
+            kolo_body_bound_free(body->lanes_to[r].recv[i]);
         }
     }
     free(body->lanes_to);

@@ -128,7 +128,7 @@ static kolo_status_t begin(kolo_share_t *s)
     return status;
 }
 
-/* KOLO_IN_PROGRESS while it is not over. */
+/* Moves a share on; KOLO_IN_PROGRESS while it is not over. */
 static kolo_status_t step(kolo_share_t *s, bool *moved)
 {
     if (s->status != KOLO_OK) return kolo_fail(s->status, "%s", s->text); /* found while it waited */
@@ -146,7 +146,7 @@ static kolo_status_t step(kolo_share_t *s, bool *moved)
     return messages != KOLO_OK ? messages : windows != KOLO_OK ? windows : collectives;
 }
 
-/* All but the end of its turn. */
+/* Ends a share but for its turn. */
 static void end(kolo_share_t *s, kolo_status_t status)
 {
     kolo_body_t *body = s->comm->body;
@@ -244,7 +244,8 @@ static void note(kolo_share_t *s, kolo_status_t status)
     snprintf(s->text, sizeof s->text, "%s", kolo_error_text());
 }
 
-/* Of the wait: what ends one share must not end the others' wait, so it is noted for the next step. */
+/* Looks at all shares, for the wait. What ends one must not end the others' wait, so it is noted for the next
+ * step. */
 static kolo_status_t look(void *arg)
 {
     const run_t *run = arg;
@@ -286,8 +287,8 @@ static void explain(void *arg, char *buf, size_t bytes)
     }
 }
 
-/* Of the shares that have their turn: before it another thread may sleep on that waker. None, or more than one can
- * sleep on: short naps instead. */
+/* Sets the wait up for the shares that have their turn: before it another thread may sleep on that waker. Where
+ * there are none, or more than one can sleep on, it takes short naps. */
 static void set_wait(run_t *run)
 {
     bool crowded = false;
@@ -309,7 +310,7 @@ static void set_wait(run_t *run)
     memcpy(run->wait.wakers, wakers, n * sizeof(kolo_waker_t *));
 }
 
-/* The shares that may sleep are others from now on. */
+/* Ends a wait because other shares than before may sleep from now on. */
 static void end_wait(run_t *run)
 {
     kolo_wait_end(&run->wait);

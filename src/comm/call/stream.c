@@ -147,7 +147,7 @@ static void *stream_main(void *arg)
 kolo_status_t kolo_stream_create(kolo_stream_t *stream)
 {
     if (!stream) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "stream_create: the output is NULL");
-    KOLO_TRY(kolo_library_init());
+    KOLO_TRY(kolo_comm_library_init());
     struct kolo_cpu_stream *s = calloc(1, sizeof *s);
     if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "stream_create: out of memory");
     if (!enter_stream(s)) {

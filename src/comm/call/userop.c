@@ -195,7 +195,7 @@ kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle)
                      comm->rank);
 }
 
-void kolo_registrations_free(kolo_body_t *body)
+void kolo_call_registrations_free(kolo_body_t *body)
 {
     while (body->user.registrations) {
         struct kolo_registration *r = body->user.registrations;

@@ -188,8 +188,9 @@ static kolo_status_t submit_put(kolo_call_t *call, kolo_window_call_t *more, kol
     if (more->offset > room || bytes > room - more->offset)
         return kolo_call_refused(
             kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                      "%s: %llu bytes at offset %llu do not fit into the window of rank %d, which has %llu", what,
-                      (unsigned long long)bytes, (unsigned long long)more->offset, peer, (unsigned long long)room));
+                      "%s: %llu bytes at offset %llu%s do not fit into the window of rank %d, which has %llu", what,
+                      (unsigned long long)bytes, (unsigned long long)more->offset,
+                      more->offset > INT64_MAX ? " (a negative number?)" : "", peer, (unsigned long long)room));
     KOLO_CALL_TRY(kolo_check_buffer(call->src, bytes, call->comm->on_device, "the source", what));
     if (kolo_deep() && !call->comm->on_device) KOLO_CALL_TRY(kolo_deep_check(call, bytes, 0, what));
     return kolo_call_submit(call);

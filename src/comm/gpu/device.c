@@ -56,7 +56,7 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
     const kolo_exec_ops_t *exec = NULL;
     void *state = NULL;
     if (body->gpu.device < 0) return KOLO_OK;
-    KOLO_TRY(kolo_gpus_meet(body, &exec));
+    KOLO_TRY(kolo_device_meet(body, &exec));
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
     kolo_exec_env_t env = {.ctx = &body->ctx,
                            .device = body->gpu.device,

@@ -23,11 +23,11 @@ typedef struct {
     struct kolo_body *owner; /* made the calls, and fails if they fail */
 } kolo_host_side_t;
 
-/* gpus.c: exchanges the ranks' GPUs and chooses the executor. Collective. */
-kolo_status_t kolo_gpus_meet(struct kolo_body *body, const kolo_exec_ops_t **exec);
+/* Exchanges the ranks' GPUs and chooses the executor (gpus.c). Collective. */
+kolo_status_t kolo_device_meet(struct kolo_body *body, const kolo_exec_ops_t **exec);
 
-/* levels.c: the communicators of the hierarchical executor. open: collective. stop: ends their operations;
- * any thread. close: after the executor. */
+/* Opens the communicators of the hierarchical executor (levels.c; collective); stop ends their operations, on any
+ * thread; close frees them, after the executor. */
 kolo_status_t kolo_device_levels_open(void *body, const kolo_exec_env_t *env, void **state); /* env->levels */
 void kolo_device_levels_stop(struct kolo_body *body);
 void kolo_device_levels_look_away(
@@ -97,13 +97,13 @@ void kolo_device_pairs_free(struct kolo_body *body);
 void kolo_device_pairs_count(struct kolo_body *body, const struct kolo_call *call, uint64_t number);
 void kolo_device_pairs_ask(struct kolo_body *body, const kolo_exec_waits_t *waits);
 
-/* device.c. After the ranks have met: opens the executor if this communicator has a device. Collective. */
+/* Opens the executor if this communicator has a device, after the ranks have met (device.c). Collective. */
 kolo_status_t kolo_device_open(struct kolo_body *body);
 /* Ends what runs and frees. Safe without a device, and twice. Does not wait for peers. */
 void kolo_device_close(struct kolo_body *body);
 /* Waits until all queued operations are complete or the communicator has failed, as long as they take. */
 kolo_status_t kolo_device_drain(struct kolo_body *body);
-/* stop.c: ends kernels after the communicator has failed. Any thread. */
+/* Ends kernels after the communicator has failed (stop.c). Any thread. */
 void kolo_device_cancel(struct kolo_body *body);
 /* Starts to check on the progress thread what kernels wait for: time limits, mismatches, ranks that have given up.
  * Costs nothing on the path of a call. stop: before the executor is closed; safe without start. */
@@ -111,10 +111,10 @@ kolo_status_t kolo_device_watch_start(struct kolo_body *body);
 bool kolo_device_forces_plans(void); /* KOLO_ALGO names one for some collective */
 void kolo_device_watch_alone(struct kolo_body *body);
 void kolo_device_watch_stop(struct kolo_body *body);
-/* on_device.c: a call outside a group, and the calls of a group. They are queued when this returns. */
+/* Queues a call outside a group, or the calls of a group (on_device.c). They are queued when this returns. */
 kolo_status_t kolo_device_submit(struct kolo_call *call);
 kolo_status_t kolo_device_submit_group(struct kolo_call *calls, size_t count);
-/* The end of a hierarchical communicator is one more call, in which this rank is from now on. */
+/* Shows the end of a hierarchical communicator as one more call, in which this rank is from now on. */
 void kolo_device_show_end(struct kolo_body *body, uint64_t word);
 
 #endif

@@ -264,7 +264,7 @@ static void fill_card(const kolo_body_t *body, const kolo_cuda_device_t *device,
     card->kernels = !kolo_gpu_may_need_kernels(forced) || kolo_cuda_kernels(device, &kernels) == KOLO_OK;
 }
 
-kolo_status_t kolo_gpus_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
+kolo_status_t kolo_device_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
 {
     const kolo_cuda_device_t *device = NULL;
     gpu_card_t *cards = calloc((size_t)body->nranks, sizeof *cards);

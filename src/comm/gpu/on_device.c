@@ -38,9 +38,9 @@ static kolo_status_t fill(const kolo_call_t *call, uint64_t number, kolo_exec_ca
     return KOLO_OK;
 }
 
-/* A part of a v form. */
+/* Returns a part of a v form: `count` elements at `at`, from or to `peer`. */
 static kolo_exec_call_t message(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_exec_kind_t kind, int peer,
-                                const void *at, size_t displ, size_t count)
+                                const void *at, size_t count)
 {
     kolo_exec_call_t e = {.kind = kind, .coll = KOLO_COLL_P2P, .root = peer, .count = count, .elem = c->elem};
     e.stream = c->stream;
@@ -48,9 +48,9 @@ static kolo_exec_call_t message(const kolo_call_t *c, const kolo_exec_call_t *ba
     e.number = base->number;
     e.word = base->word;
     if (kind == KOLO_EXEC_SEND)
-        e.src = (const char *)at + displ * c->elem;
+        e.src = at;
     else
-        e.dst = (char *)(uintptr_t)at + displ * c->elem;
+        e.dst = (void *)(uintptr_t)at;
     return e;
 }
 
@@ -80,8 +80,9 @@ static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_ex
         bool receiver = !rooted || (gathers ? root : r == (int)c->root);
         if (c->coll == KOLO_COLL_SCATTER) recvs = c->send_counts[body->rank];
         if (!own || !c->in_place) {
-            if (sender) out[n++] = message(c, base, KOLO_EXEC_SEND, r, c->src, from, sends);
-            if (receiver) out[n++] = message(c, base, KOLO_EXEC_RECV, r, c->dst, to, recvs);
+            const char *src = (const char *)c->src + from * c->elem, *dst = (const char *)c->dst + to * c->elem;
+            if (sender) out[n++] = message(c, base, KOLO_EXEC_SEND, r, src, sends);
+            if (receiver) out[n++] = message(c, base, KOLO_EXEC_RECV, r, dst, recvs);
         }
         if (c->send_counts) from += sends;
         to += recvs;

@@ -34,7 +34,7 @@ kolo_status_t kolo_start_check(kolo_comm_t parent, kolo_comm_t *newcomm, const k
 {
     KOLO_TRY(kolo_handle_check(parent, what));
     if (!newcomm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the output handle is NULL", what);
-    KOLO_TRY(kolo_config_check(config, what));
+    KOLO_TRY(kolo_comm_config_check(config, what));
     if (kolo_group_has_calls())
         return kolo_call_refused(
             kolo_fail(KOLO_ERR_INVALID_USAGE,

@@ -426,8 +426,8 @@ static kolo_status_t grow_as_new(int nranks, const kolo_unique_id_t *id, int ran
     kolo_grow_t *g = NULL;
     if (!id) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_grow: a new rank (comm is NULL) needs the id");
     if (!newcomm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_grow: the output handle is NULL");
-    KOLO_TRY(kolo_library_init());
-    KOLO_TRY(kolo_config_check(config, "comm_grow"));
+    KOLO_TRY(kolo_comm_library_init());
+    KOLO_TRY(kolo_comm_config_check(config, "comm_grow"));
     kolo_status_t status = kolo_id_check(id);
     if (status != KOLO_OK) return kolo_fail_prefix(status, "comm_grow: ");
     int old = kolo_id_grows_from(id);

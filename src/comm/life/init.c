@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void kolo_config_copy(kolo_config_t *to, const kolo_config_t *from)
+void kolo_comm_config_copy(kolo_config_t *to, const kolo_config_t *from)
 {
     static const kolo_config_t defaults = KOLO_CONFIG_INITIALIZER;
     *to = defaults;
@@ -29,7 +29,7 @@ static bool is_one_of(int value, int a, int b)
 static kolo_status_t check_fields(const kolo_config_t *config, const char *what)
 {
     kolo_config_t c;
-    kolo_config_copy(&c, config);
+    kolo_comm_config_copy(&c, config);
     if (!is_one_of(c.blocking, 0, 1))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.blocking is %d, expected 0 or 1", what, c.blocking);
     if (!is_one_of(c.split_share, 0, 1))
@@ -58,7 +58,7 @@ static kolo_status_t check_fields(const kolo_config_t *config, const char *what)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what)
+kolo_status_t kolo_comm_config_check(const kolo_config_t *config, const char *what)
 {
     if (!config) return KOLO_OK;
     if (config->magic != KOLO_CONFIG_MAGIC || config->size < 2 * sizeof(uint32_t) || config->size > 4096)
@@ -77,7 +77,7 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
                             const char *what, kolo_body_t **out)
 {
     kolo_config_t c;
-    kolo_config_copy(&c, config);
+    kolo_comm_config_copy(&c, config);
     int blocking = pick(c.blocking, parent ? parent->life.blocking : kolo_comm_options.blocking);
     int init_ms =
         pick(c.init_timeout_ms, parent ? parent->init_timeout_ms : (int)kolo_comm_options.init_timeout_ms);
@@ -278,8 +278,8 @@ static void *start_in_background(void *arg)
 static kolo_status_t check_init(int nranks, int rank, int nids, const kolo_unique_id_t *ids,
                                 const kolo_config_t *config)
 {
-    KOLO_TRY(kolo_library_init());
-    KOLO_TRY(kolo_config_check(config, "init"));
+    KOLO_TRY(kolo_comm_library_init());
+    KOLO_TRY(kolo_comm_config_check(config, "init"));
     if (nranks < 1 || nranks > (1 << 20))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init: nranks is %d, expected 1 to %d", nranks, 1 << 20);
     if (rank < 0 || rank >= nranks)

@@ -13,8 +13,8 @@ static kolo_status_t init_all(kolo_comm_t *comms, int nranks, const int *devices
     kolo_config_t each = KOLO_CONFIG_INITIALIZER;
     kolo_unique_id_t id;
     if (!comms) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init_all: the handle array is NULL");
-    KOLO_TRY(kolo_config_check(config, "init_all"));
-    kolo_config_copy(&each, config);
+    KOLO_TRY(kolo_comm_config_check(config, "init_all"));
+    kolo_comm_config_copy(&each, config);
     each.size = sizeof each; /* the device's place may be behind what the caller's has */
     if (nranks < 1 || nranks > 4096)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init_all: nranks is %d, expected 1 to 4096", nranks);

@@ -9,27 +9,27 @@
 #include "comm/comm.h"
 
 /* ---- init.c, free.c ---- */
-/* `what` names the function whose config it is. */
+/* Makes a body that is not set up yet. `what` names the function whose config it is. */
 kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, const kolo_body_t *parent,
                             const char *what, kolo_body_t **body);
-/* After body->oob is open: peers, topology, tuning, agreement, wires. Blocking. */
+/* Sets the body up once body->oob is open: peers, topology, tuning, agreement, wires. Blocking. */
 kolo_status_t kolo_body_setup(kolo_body_t *body);
 /* Takes back what kolo_body_setup() has made; the oob stays. */
 void kolo_body_unset(kolo_body_t *body);
-/* Init or split is over: READY or FAILED, and those who wait are told. from: its parent, while that is known to be
- * there; a child that has no rank yet is told of by the parent's. */
+/* Ends an init or split: the state becomes READY or FAILED, and those who wait are told. from: its parent, while
+ * that is known to be there; of a child that has no rank yet it is the parent's rank that is told of. */
 void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what, kolo_comm_t from);
-/* What the call that has made a child with `status` returns. All ranks have agreed that the child is there, so a
- * loss since then fails its operations and not its making: an error on some ranks alone would send them another
- * way. */
+/* Returns what the call returns that has made a child with `status`. All ranks have agreed that the child is there,
+ * so a loss since then fails its operations and not its making: an error on some ranks alone would send them
+ * another way. */
 kolo_status_t kolo_body_made(const kolo_body_t *body, kolo_status_t status);
-/* Nobody is inside any more: frees everything and gives the handle back. Never waits for a peer. */
+/* Frees everything and gives the handle back, once nobody is inside any more. Never waits for a peer. */
 void kolo_body_free(kolo_body_t *body);
-/* The same of a rank that has left (kolo_comm_leave()): once all others have left, or are lost. linger.c */
+/* Does the same for a rank that has left (kolo_comm_leave()), once all others have left or are lost (linger.c). */
 void kolo_body_linger(kolo_body_t *body);
-kolo_status_t kolo_config_check(const kolo_config_t *config, const char *what);
-/* The caller's struct may be older and shorter than ours; NULL: what is usual. */
-void kolo_config_copy(kolo_config_t *to, const kolo_config_t *from);
+kolo_status_t kolo_comm_config_check(const kolo_config_t *config, const char *what);
+/* Copies a config; the caller's may be older and shorter than ours. NULL: the usual one. */
+void kolo_comm_config_copy(kolo_config_t *to, const kolo_config_t *from);
 
 /* ---- child.c ---- */
 /* Making a communicator from another; the first member of what split, shrink and grow keep. Allocated; kolo_start()
@@ -47,21 +47,22 @@ kolo_status_t kolo_start_check(kolo_comm_t parent, kolo_comm_t *newcomm, const k
                                const char *what);
 kolo_status_t kolo_start(kolo_start_t *s, bool has_child, bool ticket, kolo_comm_t *newcomm,
                          const kolo_config_t *config);
-/* The parent's turn is over: its operations go on, and in the background it may be destroyed while the child is
- * being made. Again does nothing. */
+/* Ends the parent's turn: its operations go on, and in the background it may be destroyed while the child is being
+ * made. A second call does nothing. */
 void kolo_start_leave(kolo_start_t *s);
-/* The out-of-band object of the child; takes oob_child. */
+/* Opens the out-of-band object of the child; takes oob_child. */
 kolo_status_t kolo_child_open(kolo_body_t *child, int rank, int nranks, kolo_oob_child_t *oob_child, uint64_t label,
                               const uint8_t *addresses);
-/* lend.c: rank r of `body` is rank members[r] of those that `cards` are of. Its set-up then meets and agrees
- * without asking. _end: `body` is set up, or never will be. */
+/* Lends cards and agreed values to a body whose rank r is rank members[r] of those that `cards` are of: its set-up
+ * then meets and agrees without asking (lend.c). _end: when the body is set up, or never will be. */
 kolo_status_t kolo_body_borrow(kolo_body_t *body, const kolo_peer_card_t *cards, const kolo_agreed_t *agreed,
                                const int *members);
 void kolo_body_borrow_end(kolo_body_t *body);
-/* Two steps of kolo_body_setup(); both need all ranks. */
+/* Meets the other ranks, and agrees with them: two steps of kolo_body_setup() that need all ranks. */
 kolo_status_t kolo_body_meet(kolo_body_t *body);
 kolo_status_t kolo_body_agree(kolo_body_t *body);
-/* The child could not be set up because a member went. Adds whom the parent has lost: that is most likely why. */
+/* Adds to the error of a child that could not be set up because a member went whom the parent has lost: that is
+ * most likely why. */
 kolo_status_t kolo_child_blame(kolo_body_t *child, kolo_status_t status);
 /* Sets the child up, on all its ranks or on none. KOLO_ERR_REMOTE with *again: a rank was lost meanwhile; what was
  * set up is taken back, and the child's oob may serve to begin again without `out` (a map). */

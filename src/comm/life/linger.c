@@ -127,7 +127,7 @@ void kolo_body_linger(kolo_body_t *body)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_ends);
-    kolo_registrations_free(body); /* the caller's memory: no operation of this rank needs it any more */
+    kolo_call_registrations_free(body); /* the caller's memory: no operation of this rank needs it any more */
     if (is_over(body)) {
         kolo_body_free(body);
         return;

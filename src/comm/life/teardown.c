@@ -232,9 +232,10 @@ static kolo_status_t begin_end(kolo_comm_t comm, bool meet, bool in_group)
     size_t requests = kolo_tagged_open(body);
     if (requests > 0)
         status = kolo_fail(KOLO_ERR_INVALID_USAGE,
-                           "%s: %s rank %d has %zu requests that are not complete: kolo_request_wait() or "
+                           "%s: %s rank %d has %zu request%s not complete: kolo_request_wait() or "
                            "kolo_request_cancel() comes first",
-                           meet ? "comm_finalize" : "comm_leave", comm->name, comm->rank, requests);
+                           meet ? "comm_finalize" : "comm_leave", comm->name, comm->rank, requests,
+                           requests == 1 ? " that is" : "s that are");
     else if (!meet && windows && kolo_windows_any(windows))
         status = kolo_fail(KOLO_ERR_INVALID_USAGE,
                            "comm_leave: %s rank %d has windows, into which others may still write: "

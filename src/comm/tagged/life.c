@@ -109,9 +109,9 @@ void kolo_tagged_close(kolo_body_t *body)
         kolo_fail(KOLO_ERR_ABORTED, "%s: the communicator ended before it was complete", words);
         kolo_tagged_end(m->open, KOLO_ERR_ABORTED);
     }
-    while (m->first) kolo_incoming_free(m->first);
+    while (m->first) kolo_tagged_incoming_free(m->first);
     for (int r = 0; r < body->nranks; r++) {
-        while (m->peers[r] && m->peers[r]->in.first) kolo_incoming_free(m->peers[r]->in.first);
+        while (m->peers[r] && m->peers[r]->in.first) kolo_tagged_incoming_free(m->peers[r]->in.first);
         free(m->peers[r]);
     }
     atomic_store(&body->tagged, NULL);

@@ -41,7 +41,7 @@ static void unasked_remove(kolo_incoming_t *m)
         all->last = m->prev;
 }
 
-void kolo_incoming_free(kolo_incoming_t *m)
+void kolo_tagged_incoming_free(kolo_incoming_t *m)
 {
     kolo_tagged_in_t *in = &m->peer->in;
     unasked_remove(m);
@@ -78,7 +78,7 @@ void kolo_tagged_whole(kolo_incoming_t *m)
         give(r, m);
     }
     if (!own && !m->is_long) kolo_tagged_answer(m, KOLO_TAGGED_TAKEN, m->total);
-    kolo_incoming_free(m);
+    kolo_tagged_incoming_free(m);
     if (own) kolo_tagged_complete(own, KOLO_OK);
 }
 
@@ -95,13 +95,13 @@ static void refuse(struct kolo_request *r, kolo_incoming_t *m)
         m->total, all->body->name, all->body->rank, m->peer->rank, (unsigned long long)m->tag, room);
     kolo_tagged_complete(r, KOLO_ERR_MISMATCH);
     if (own) {
-        kolo_incoming_free(m);
+        kolo_tagged_incoming_free(m);
         kolo_fail(KOLO_ERR_MISMATCH, "send_tag: %s rank %d sent itself %zu bytes and has room for %zu",
                   all->body->name, all->body->rank, own->bytes, room);
         kolo_tagged_complete(own, KOLO_ERR_MISMATCH);
     } else if (m->is_long) {
         kolo_tagged_answer(m, KOLO_TAGGED_REFUSED, room);
-        kolo_incoming_free(m);
+        kolo_tagged_incoming_free(m);
     } else {
         m->lost = true;
         if (m->have == m->total) kolo_tagged_whole(m);
@@ -173,7 +173,7 @@ void kolo_tagged_withdraw(kolo_incoming_t *m)
     struct kolo_request *r = m->request;
     if (m->unasked)
         kolo_tagged_answer(m, m->is_long ? KOLO_TAGGED_GONE : KOLO_TAGGED_TAKEN, m->is_long ? 0 : m->total);
-    kolo_incoming_free(m);
+    kolo_tagged_incoming_free(m);
     if (r) receive_again(r);
 }
 

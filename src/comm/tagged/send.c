@@ -283,7 +283,7 @@ void kolo_tagged_send_end(struct kolo_request *r)
     kolo_tagged_peer_t *p = r->messages->peers[r->peer];
     kolo_tagged_out_t *out = &p->out;
     bool asked = r->in == &out->asked, told = asked || r->in == &out->clear || out->now == r, good = true;
-    if (r->incoming) kolo_incoming_free(r->incoming);
+    if (r->incoming) kolo_tagged_incoming_free(r->incoming);
     kolo_tagged_remove(r);
     if (!told) return;
     if (out->now == r) good = copy_rest(out);

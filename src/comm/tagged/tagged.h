@@ -148,14 +148,14 @@ struct kolo_tagged {
 void kolo_tagged_lock(void);
 void kolo_tagged_unlock(void);
 extern kolo_gate_t kolo_tagged_gate; /* opened whenever a request is complete */
-/* Before the first and after the last communicator. */
+/* Starts the courier before the first communicator (join), and ends it after the last one (leave). */
 kolo_status_t kolo_courier_join(kolo_tagged_t *messages);
 void kolo_courier_leave(kolo_tagged_t *messages); /* without the lock */
-/* Something is due at this time. */
+/* Tells the courier that something is due at this time. */
 void kolo_courier_expect(uint64_t at_ns);
 kolo_status_t kolo_courier_watch(kolo_tagged_port_t *port, uint32_t events);
 void kolo_courier_close(kolo_tagged_port_t *port);
-/* The request is over: with the thread's last error unless status is KOLO_OK. */
+/* Completes a request, with the thread's last error unless status is KOLO_OK. */
 void kolo_tagged_complete(struct kolo_request *r, kolo_status_t status);
 /* Ends it before it is complete, for the reason that is the thread's last error. */
 void kolo_tagged_end(struct kolo_request *r, kolo_status_t status);
@@ -167,19 +167,19 @@ void kolo_tagged_remove(struct kolo_request *r);
 void kolo_tagged_give_back(struct kolo_request *r); /* its memory */
 
 /* ---- life.c ---- */
-/* The messages of a communicator, made if there are none; takes and leaves the lock. */
+/* Returns the messages of a communicator, made at the first call; takes and leaves the lock. */
 kolo_status_t kolo_tagged_get(kolo_body_t *body, kolo_tagged_t **messages);
-/* How many requests are not complete. Any thread. */
+/* Counts the requests that are not complete. Any thread. */
 size_t kolo_tagged_open(kolo_body_t *body);
-/* This rank leaves: what it has sent is followed by the end of the stream. */
+/* Ends the stream behind what this rank, which leaves, has sent. */
 void kolo_tagged_leave(kolo_body_t *body);
 void kolo_tagged_close(kolo_body_t *body); /* ends all requests */
 size_t kolo_tagged_memory(kolo_body_t *body);
-/* NULL: no memory, with its message. */
+/* Returns what is kept of a peer. NULL: no memory, with its message. */
 kolo_tagged_peer_t *kolo_tagged_peer(kolo_tagged_t *messages, int rank);
-/* A connection has ended, the one to that rank (out) or the one from it; the thread's last error says how. With a
- * status that is not KOLO_OK both end, and the requests with it: what came is not right. Else why it has ended is
- * found out later. */
+/* Ends a connection, the one to that rank (out) or the one from it; the thread's last error says how. With a status
+ * that is not KOLO_OK both end, and the requests with them: what came is not right. Else the reason is looked for
+ * later. */
 void kolo_tagged_broken(kolo_tagged_peer_t *peer, bool out, kolo_status_t status);
 /* ---- look.c ---- */
 /* Looks whether streams have come or were opened, and at what may end requests. */
@@ -196,8 +196,8 @@ void kolo_tagged_send(struct kolo_request *r);
 void kolo_tagged_out_dialled(kolo_tagged_peer_t *peer);
 void kolo_tagged_out_step(kolo_tagged_peer_t *peer, bool may_read);
 void kolo_tagged_send_end(struct kolo_request *r); /* takes it out of everything here */
-/* Of a rank that has left: until what it has sent is delivered, for the peer may not know yet that answers would
- * meet a closed socket. */
+/* Waits until what a rank that has left has sent is delivered: the peer may not know yet that answers would meet a
+ * closed socket. */
 void kolo_tagged_out_drain(kolo_tagged_peer_t *peer, uint64_t deadline_ns);
 void kolo_tagged_out_close(kolo_tagged_peer_t *peer);
 
@@ -210,10 +210,10 @@ void kolo_tagged_in_close(kolo_tagged_peer_t *peer);
 void kolo_tagged_receive(struct kolo_request *r);
 void kolo_tagged_arrive(kolo_incoming_t *incoming);
 void kolo_tagged_receive_end(struct kolo_request *r);
-/* All of it is here. */
+/* Notes that all of a message is here. */
 void kolo_tagged_whole(kolo_incoming_t *incoming);
-/* Its sender has withdrawn it: its receive looks for another. */
+/* Withdraws a message as its sender asked: its receive looks for another. */
 void kolo_tagged_withdraw(kolo_incoming_t *incoming);
-void kolo_incoming_free(kolo_incoming_t *incoming);
+void kolo_tagged_incoming_free(kolo_incoming_t *incoming);
 
 #endif

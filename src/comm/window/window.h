@@ -87,19 +87,20 @@ typedef struct kolo_windows {
 } kolo_windows_t;
 
 /* ---- board.c ---- */
-/* Collective: made with the first window. */
+/* Makes what windows need, with the first of them. Collective. */
 kolo_status_t kolo_windows_open(kolo_body_t *body);
-/* What peers write to goes; nothing of this rank runs any more. Safe without open, and twice. Waits for no peer,
- * but for copies into this rank's memory that have begun. */
+/* Frees what peers write to; nothing of this rank runs afterwards. Safe without open, and twice. Waits for no peer,
+ * only for copies into this rank's memory that have begun. */
 void kolo_windows_close(kolo_body_t *body);
 kolo_reach_t kolo_windows_reach(const kolo_windows_t *w, int from, int to);
 size_t kolo_windows_memory(kolo_body_t *body);
-/* NULL: there is no such window (any more). Valid in one's turn; outside of it only under the lock. */
+/* Returns a window, NULL if there is none by this handle any more. Valid in the caller's turn; outside of it only
+ * under the lock. */
 kolo_window_peers_t *kolo_window_find(kolo_windows_t *windows, uint64_t handle);
 bool kolo_windows_any(kolo_windows_t *windows); /* is any registered? Any thread */
-/* Out of the list, or never in it. */
+/* Frees a window that is not, or no longer, in the list. */
 void kolo_window_free(kolo_windows_t *windows, kolo_window_peers_t *window);
-/* Memory that peers of this host can map. */
+/* Makes memory that peers of this host can map. */
 kolo_status_t kolo_window_memory_make(const char *name, size_t bytes, int *fd, void **base);
 kolo_status_t kolo_window_memory_fetch(kolo_body_t *body, int owner, const uint8_t name[16], size_t bytes,
                                        void **base);
@@ -110,12 +111,13 @@ void kolo_relay_close(kolo_relay_t *relay); /* NULL is fine */
 /* Takes the socket. The end is usable once kolo_relay_settled() says so. */
 kolo_status_t kolo_relay_connect(kolo_relay_t *relay, int peer, kolo_socket_t socket);
 bool kolo_relay_has(const kolo_relay_t *relay, int peer); /* NULL: has none */
-/* Is the end open? KOLO_IN_PROGRESS, or why it has ended. */
+/* Tells whether the end to a peer is open: KOLO_IN_PROGRESS while it is being opened, or the error by which it
+ * ended. */
 kolo_status_t kolo_relay_settled(kolo_relay_t *relay, int peer);
 kolo_status_t kolo_relay_expose(kolo_relay_t *relay, int peer, void *base, size_t bytes,
                                 kolo_onesided_window_t *window);
 void kolo_relay_hide(kolo_relay_t *relay, int peer, const kolo_onesided_window_t *window);
-/* Data stays until kolo_relay_pending() is 0. */
+/* Writes into a peer's window. The data must stay until kolo_relay_pending() is 0. */
 kolo_status_t kolo_relay_write(kolo_relay_t *relay, int peer, const void *data, uint64_t bytes,
                                const kolo_onesided_window_t *to, uint64_t offset);
 kolo_status_t kolo_relay_signal(kolo_relay_t *relay, int peer, uint32_t number);
@@ -124,7 +126,8 @@ uint64_t kolo_relay_pending(const kolo_relay_t *relay);
 /* Moves what that rank sends, or what is still to be written to any (-1), so that who waits need not be woken. Did
  * anything move? */
 bool kolo_relay_step(kolo_relay_t *relay, int peer);
-/* Why the end of that rank, or of any rank that something is still to be written to (-1), has ended. */
+/* Returns the error by which the end of that rank, or of any rank that something is still to be written to (-1),
+ * has ended. */
 kolo_status_t kolo_relay_check(kolo_relay_t *relay, int peer);
 /* Ends connections on which something is still to be written: its data is not needed from here on. */
 void kolo_relay_drop(kolo_relay_t *relay);
@@ -132,12 +135,12 @@ void kolo_relay_drop(kolo_relay_t *relay);
  * Passed: as many have come as were sent, and all that the peer wrote ahead of the last one is there. */
 kolo_status_t kolo_relay_fence(kolo_relay_t *relay, int peer);
 bool kolo_relay_fence_passed(const kolo_relay_t *relay, int peer);
-/* The connections that a failed set-up has made; all ranks give them up, since not all may have them. */
+/* Gives up the connections that a failed set-up has made. All ranks do, since not all may have them. */
 void kolo_relay_give_up(kolo_relay_t *relay, int peer);
 size_t kolo_relay_memory(kolo_relay_t *relay);
 
 /* ---- register.c: whose turn it is; collective ---- */
-/* *agreed: all ranks have the same status, and the communicator goes on. */
+/* Makes a window. *agreed: all ranks have the same status, and the communicator goes on. */
 kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, uint64_t *handle, bool *agreed);
 kolo_status_t kolo_window_unmake(kolo_body_t *body, uint64_t handle);
 
@@ -148,21 +151,23 @@ typedef struct {                 /* travels */
     uint8_t ticket[64];
 } kolo_window_device_card_t;
 kolo_status_t kolo_window_device_able(const kolo_body_t *body);
-/* Host memory that this rank's GPU can write and wait for, and its address there; address NULL: not any more. */
+/* Lets this rank's GPU write to host memory and wait for it, and returns its address there; address NULL: undoes
+ * that. */
 kolo_status_t kolo_window_device_pin(const kolo_body_t *body, void *base, size_t bytes, uint64_t *address);
 kolo_status_t kolo_window_device_make(kolo_body_t *body, kolo_window_peers_t *window,
                                       kolo_window_device_card_t *card, uint8_t name[16]);
 kolo_status_t kolo_window_device_take(kolo_body_t *body, kolo_window_peers_t *window, int peer,
                                       const kolo_window_device_card_t *card, const uint8_t name[16]);
 void kolo_window_device_free(kolo_body_t *body, kolo_window_peers_t *window);
-/* Can their puts, signals and waits be queued? */
+/* Checks whether the puts, signals and waits of these calls can be queued. */
 kolo_status_t kolo_window_device_check(kolo_body_t *body, const kolo_call_t *calls, size_t count);
 /* Queues the puts and signals of these calls, or their waits. */
 kolo_status_t kolo_window_device_launch(kolo_body_t *body, const kolo_call_t *calls, size_t count, bool waits);
-/* The communicator has failed: what streams wait for is written, again and again until they are through, since
- * peers may write there, too. Any thread. */
+/* Releases streams that wait, after the communicator has failed: writes what they wait for, again and again until
+ * they are through, since peers may write there, too. Any thread. */
 void kolo_window_device_release(kolo_body_t *body);
-/* KOLO_ERR_TIMEOUT: a stream has waited longer than op_timeout_ms for a signal. On the progress thread. */
+/* Returns KOLO_ERR_TIMEOUT if a stream has waited longer than op_timeout_ms for a signal. On the progress
+ * thread. */
 kolo_status_t kolo_window_device_look(kolo_body_t *body);
 
 /* ---- run.c: puts, signals and waits of one turn, in steps ---- */
@@ -180,7 +185,7 @@ kolo_status_t kolo_window_step(kolo_window_run_t *run, bool *moved);
 kolo_status_t kolo_window_check(kolo_window_run_t *run); /* do those that it waits for live? */
 void kolo_window_describe(void *run, char *buf, size_t bytes);
 void kolo_window_end(kolo_window_run_t *run, kolo_status_t status);
-/* One call whose turn it is. */
+/* Runs one call whose turn it is. */
 kolo_status_t kolo_window_run_single(const kolo_call_t *call);
 
 #endif

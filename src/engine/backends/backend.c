@@ -93,7 +93,7 @@ static kolo_status_t parse_clause(kolo_backends_t *b, const char *text, const ch
     if (!equals) return parse_list(b, text, end, 0, KOLO_MOVES);
     size_t length = (size_t)(equals - text);
     for (int w = 0; w < KOLO_MOVES; w++) {
-        const char *name = kolo_work_name((kolo_work_t)w);
+        const char *name = kolo_tensor_request_work_name((kolo_work_t)w);
         if (strlen(name) == length && memcmp(name, text, length) == 0)
             return parse_list(b, equals + 1, end, w, w + 1);
     }

@@ -194,7 +194,7 @@ static kolo_status_t all_reduce(moves_t *l, const kolo_move_t *m, int ranks)
         step.out = l->scratch;
     }
     if (m->need.op == KOLO_AVG && l->levels->no_average) {
-        kolo_scale(m->out, m->in, m->count, m->need.type, 1.0 / ranks);
+        kolo_values_scale(m->out, m->in, m->count, m->need.type, 1.0 / ranks);
         step.in = m->out;
         step.need.op = KOLO_SUM;
     }

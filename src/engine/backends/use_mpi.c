@@ -280,7 +280,7 @@ static kolo_status_t run_pieces(kolo_mpi_t *m, size_t count, kolo_mpi_work_t w)
 kolo_status_t kolo_mpi_all_reduce(kolo_mpi_t *m, const void *in, void *out, size_t count, kolo_type_t type, int op)
 {
     if (op == KOLO_AVG && count > 0) {
-        kolo_scale(out, in, count, type, 1.0 / m->size);
+        kolo_values_scale(out, in, count, type, 1.0 / m->size);
         in = out;
         op = KOLO_SUM;
     }
@@ -347,7 +347,8 @@ static kolo_status_t reduce_scatter(kolo_mpi_t *m, const kolo_move_t *v)
             w.in = (const char *)w.in + v->counts[w.peer] * kolo_type_size(type);
         }
     }
-    if (average && v->counts[m->rank] > 0) kolo_scale(v->out, v->out, v->counts[m->rank], type, 1.0 / m->size);
+    if (average && v->counts[m->rank] > 0)
+        kolo_values_scale(v->out, v->out, v->counts[m->rank], type, 1.0 / m->size);
     return KOLO_OK;
 }
 
@@ -435,7 +436,7 @@ kolo_status_t kolo_mpi_run(void *mpi, const kolo_move_t *v)
     case KOLO_WORK_REDUCE_SCATTER:
         return reduce_scatter(m, v);
     default:
-        return kolo_fail(KOLO_ERR_INTERNAL, "engine: a %s moves no data", kolo_work_name(n->work));
+        return kolo_fail(KOLO_ERR_INTERNAL, "engine: a %s moves no data", kolo_tensor_request_work_name(n->work));
     }
 }
 

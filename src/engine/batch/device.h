@@ -22,7 +22,7 @@
 
 #define KOLO_DEVICES_MAX 16 /* numbers 0 to 15 */
 
-/* A lift (mem/queue.h) on the CPU, at once. */
+/* Runs a lift (mem/queue.h) on the CPU, at once. */
 void kolo_lift_now(const kolo_lift_t *list, size_t n);
 
 /* ---- an engine's use of a device ---- */
@@ -118,15 +118,16 @@ extern int64_t kolo_engine_overlap; /* parameter */
 extern int kolo_finisher_end_ms;    /* the end of an engine waits so long for its devices; less in tests */
 enum { KOLO_OVERLAP_AUTO, KOLO_OVERLAP_OFF, KOLO_OVERLAP_ON };
 
-/* device.c */
+/* Finds the devices that the engine may meet (device.c). */
 kolo_status_t kolo_engine_devices_init(struct kolo_tensor_engine *e, kolo_comm_t comm);
-/* Where a submission's memory is: fills in the entry's `use` and `ready`, opens what is needed. */
+/* Finds out where a submission's memory is, fills in the entry's `use` and `ready`, and opens the device if it is
+ * new. */
 kolo_status_t kolo_engine_devices_place(struct kolo_tensor_engine *e, const kolo_tensor_memory_t *memory,
                                         kolo_entry_t *entry, const char *what);
-/* The engine's use of a device, opened if it is not. */
+/* Returns the engine's use of a device, opened at the first call. */
 kolo_status_t kolo_engine_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use);
 void kolo_engine_devices_fini(struct kolo_tensor_engine *e); /* after kolo_finisher_stop() */
-/* Its functions, by one thread at a time. */
+/* Returns the name of what a use runs on. Functions of one use are called by one thread at a time. */
 const char *kolo_use_name(const kolo_use_t *use);
 kolo_status_t kolo_use_pin(kolo_use_t *use, void *host, size_t bytes);
 void kolo_use_unpin(kolo_use_t *use, void *host); /* NULL: nothing is pinned, or by nobody */
@@ -134,28 +135,28 @@ kolo_status_t kolo_use_lift(kolo_use_t *use, const kolo_lift_t *list, size_t n);
 kolo_status_t kolo_use_fetch(kolo_use_t *use, void *host, const void *memory, size_t bytes);
 kolo_status_t kolo_use_store(kolo_use_t *use, void *memory, const void *host, size_t bytes);
 kolo_status_t kolo_use_mark(kolo_use_t *use, uint64_t *mark);
-/* What is queued from here on comes after what the entry's submission named; *waited: there is something. */
+/* Makes what is queued from here on wait for what the entry's submission named; *waited: there is something. */
 kolo_status_t kolo_use_follow(kolo_use_t *use, kolo_entry_t *entry, bool *waited);
-/* The program's stream waits for the mark. */
+/* Makes the program's stream wait for the mark. */
 kolo_status_t kolo_use_lead(kolo_use_t *use, uint64_t mark, void *stream);
 kolo_status_t kolo_use_stamp(kolo_use_t *use, uint64_t *stamp);
 kolo_status_t kolo_use_time(kolo_use_t *use, uint64_t stamp, uint64_t *ns);
-/* The loop, until a mark is reached or the engine is to end. `what` is being done for whom. */
+/* Waits, on the loop, until a mark is reached or the engine is to end. `what` is done, for the error's text. */
 kolo_status_t kolo_use_wait(struct kolo_tensor_engine *e, kolo_use_t *use, uint64_t mark, const char *what);
 
 /* device_cpu.c */
 extern const kolo_mem_queue_ops_t kolo_cpu_ops;
 
-/* finish.c: a thread, started with the first tensor that needs it. */
+/* Starts the finisher's thread, with the first tensor that needs it (finish.c). */
 kolo_status_t kolo_finisher_start(struct kolo_tensor_engine *e);
-/* The end: what is finishing is completed, or, after a while, given up as it is; nothing is looked at later. */
+/* Completes what is finishing or, if that takes too long, gives it up; looks at nothing afterwards. */
 void kolo_finisher_stop(struct kolo_tensor_engine *e);
 /* Has the flight come to its end? KOLO_OK, KOLO_IN_PROGRESS or the failure of its devices. */
 kolo_status_t kolo_flight_status(struct kolo_tensor_engine *e, const kolo_flight_t *flight);
 /* Completes its entries, with a failure unless status is KOLO_OK, and frees it. */
 void kolo_flight_finish(struct kolo_tensor_engine *e, kolo_flight_t *flight, kolo_status_t status);
 
-/* The loop: puts into the timeline what the finisher has found out. */
+/* Puts into the timeline, on the loop, what the finisher has measured. */
 void kolo_finisher_publish(struct kolo_tensor_engine *e);
 
 /* What the end of a batch completes. */
@@ -165,21 +166,23 @@ typedef struct {
     kolo_flight_t *later; /* completes the others: to be handed over; NULL: there are no others */
 } kolo_completed_t;
 
-/* fusion.c, the loop's. Room for so many bytes of host memory that nobody uses, until the next call here. */
+/* Returns so many bytes of host memory that nobody uses, valid until the next call of this (fusion.c; on the
+ * loop). */
 kolo_status_t kolo_fusion_room(struct kolo_tensor_engine *e, size_t bytes, void **memory);
 /* Takes a buffer for the batch and begins to pack it, with `extra` bytes behind the tensors. ahead: something else
  * is going on meanwhile. */
 kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, size_t extra, bool ahead,
                                 kolo_flight_t **flight);
-/* The batch lies packed in host memory. */
+/* Waits until the batch lies packed in host memory. */
 kolo_status_t kolo_fusion_await(kolo_set_t *s, kolo_flight_t *flight, void **memory);
-/* Is some of it packed while the caller does something else? Only then it pays to begin ahead. */
+/* Tells whether some of the batch is packed while the caller does other work. Only then does it pay to begin
+ * ahead. */
 bool kolo_fusion_overlaps(kolo_set_t *s, kolo_response_t *const *batch, size_t n);
-/* It is reduced: unpacks it. more: something else will go on meanwhile. `done` has room for n entries. */
+/* Unpacks a batch that has been reduced. more: other work goes on meanwhile. `done` has room for n entries. */
 kolo_status_t kolo_fusion_end(kolo_set_t *s, kolo_flight_t *flight, kolo_response_t *const *batch, size_t n,
                               bool more, kolo_completed_t *done);
-/* Those of the batch that are on this device, into what is packed there, or out of it: queued. Unpacked entries are
- * added to the flight's. */
+/* Queues the copies between the batch's tensors on this device and `packed`, in or out. Entries that were unpacked
+ * are added to the flight's. */
 kolo_status_t kolo_fusion_pack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *flight, kolo_response_t *const *batch,
                                size_t n, void *packed);
 typedef struct {
@@ -191,20 +194,20 @@ kolo_status_t kolo_fusion_unpack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *
                                  size_t *nentries);
 /* Waits for what the CPU's thread still does, and completes it. */
 kolo_status_t kolo_fusion_settle(struct kolo_tensor_engine *e);
-/* What no stuck device may still read or write is freed; the rest stays. */
+/* Frees the memory that no stuck device may still read or write; leaves the rest. */
 void kolo_fusion_fini(struct kolo_tensor_engine *e);
-/* For n entries and this number of copies, in or out. */
+/* Takes a flight for n entries and `nlifts` copies, in or out. */
 kolo_status_t kolo_flight_take(struct kolo_tensor_engine *e, kolo_tensors_t *lane, size_t n, size_t nlifts,
                                kolo_flight_t **flight);
-/* From here on its entries, and itself, are the finisher's, or the loop's that settles: it ends when its marks are
- * reached. How many entries these are. */
+/* Hands the flight with its entries to the finisher, or to the loop that settles: it ends when its marks are
+ * reached. Returns how many entries it has. */
 size_t kolo_flight_hand_over(struct kolo_tensor_engine *e, kolo_flight_t *flight);
 void kolo_flight_free(kolo_flight_t *flight);
 bool kolo_flight_is_free(const kolo_flight_t *flight);
 kolo_status_t kolo_flight_await(struct kolo_tensor_engine *e, kolo_flight_t *flight); /* until it is */
 
-/* stage.c: a single tensor of a device. Its input, fetched; room for its output; and the output taken back, after
- * which the flight of all three, entry->stage, is to be handed over. */
+/* Serves a single tensor of a device (stage.c): fetches its input, finds room for its output, takes the output
+ * back. Hand over the flight of all three, entry->stage, afterwards. */
 kolo_status_t kolo_stage_in(kolo_set_t *s, kolo_entry_t *entry, size_t bytes, const void **input);
 kolo_status_t kolo_stage_room(kolo_set_t *s, kolo_entry_t *entry, size_t bytes, void **output);
 kolo_status_t kolo_stage_out(kolo_entry_t *entry, void *output, size_t bytes);

@@ -12,9 +12,9 @@ void kolo_lift_now(const kolo_lift_t *list, size_t n)
 {
     for (const kolo_lift_t *l = list; l < list + n; l++) {
         if (!l->from)
-            kolo_fill_identity(l->to, l->count, l->type, l->op);
+            kolo_values_fill_identity(l->to, l->count, l->type, l->op);
         else if (l->factor != 1.0)
-            kolo_scale(l->to, l->from, l->count, l->type, l->factor);
+            kolo_values_scale(l->to, l->from, l->count, l->type, l->factor);
         else if (l->count > 0)
             memcpy(l->to, l->from, l->count * kolo_type_size(l->type));
     }

@@ -64,7 +64,7 @@ kolo_status_t kolo_failed_keep(kolo_set_t *s, kolo_response_t *const *batch, siz
     if (n > 1) snprintf(more, sizeof more, " and %zu more", n - 1);
     *failed = (struct kolo_failed){.operation = s->operations, .status = status, .native = native};
     snprintf(failed->text, sizeof failed->text, "%s of %.300s%s failed on rank %d: %.600s",
-             kolo_work_name(batch[0]->request.work),
+             kolo_tensor_request_work_name(batch[0]->request.work),
              kolo_tensor_request_title(&batch[0]->request, title, sizeof title), more, s->engine->rank, text);
     for (size_t i = 0; i < n; i++) {
         kolo_entry_t *entry = batch[i]->entry;

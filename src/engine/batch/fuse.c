@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-void kolo_batches_fini(kolo_batches_t *batches)
+void kolo_fusion_batches_fini(kolo_batches_t *batches)
 {
     free(batches->responses);
     free(batches->ends);
@@ -85,8 +85,8 @@ static size_t take_batch(const kolo_fuse_rules_t *rules, kolo_response_t **left,
     return kept;
 }
 
-kolo_status_t kolo_fuse(const kolo_fuse_rules_t *rules, kolo_response_t *const *responses, size_t count,
-                        kolo_batches_t *batches)
+kolo_status_t kolo_fusion_batches(const kolo_fuse_rules_t *rules, kolo_response_t *const *responses, size_t count,
+                                  kolo_batches_t *batches)
 {
     size_t at = 0;
     batches->nbatches = 0;

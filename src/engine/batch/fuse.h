@@ -19,16 +19,16 @@ typedef struct {
     size_t *ends;                /* of each batch, as an index into responses */
     size_t nbatches, room;
 } kolo_batches_t;
-void kolo_batches_fini(kolo_batches_t *batches);
+void kolo_fusion_batches_fini(kolo_batches_t *batches);
 /* Puts `count` responses into batches; the same on all ranks, for it looks only at what all have agreed on. */
-kolo_status_t kolo_fuse(const kolo_fuse_rules_t *rules, kolo_response_t *const *responses, size_t count,
-                        kolo_batches_t *batches);
+kolo_status_t kolo_fusion_batches(const kolo_fuse_rules_t *rules, kolo_response_t *const *responses, size_t count,
+                                  kolo_batches_t *batches);
 
 /* ---- values.c ---- */
 
 /* dst[i] = src[i] * factor; floats in the type's own rules, integers in double, truncated and kept in range. */
-void kolo_scale(void *dst, const void *src, size_t count, kolo_type_t type, double factor);
+void kolo_values_scale(void *dst, const void *src, size_t count, kolo_type_t type, double factor);
 /* Fills dst with what changes nothing under op. */
-void kolo_fill_identity(void *dst, size_t count, kolo_type_t type, kolo_op_t op);
+void kolo_values_fill_identity(void *dst, size_t count, kolo_type_t type, kolo_op_t op);
 
 #endif

@@ -56,7 +56,7 @@ static void expect_batches(int64_t threshold, int64_t tensor_max, const char *in
         r[n].text = (char *)(uintptr_t)p;
         all[n] = &r[n];
     }
-    assert_int_equal(kolo_fuse(&rules, all, n, &b), KOLO_OK);
+    assert_int_equal(kolo_fusion_batches(&rules, all, n, &b), KOLO_OK);
     for (size_t i = 0; i < b.nbatches; i++)
         for (size_t first = at; at < b.ends[i]; at++)
             snprintf(got + strlen(got), sizeof got - strlen(got), "%s%.2s",
@@ -66,7 +66,7 @@ static void expect_batches(int64_t threshold, int64_t tensor_max, const char *in
                      b.responses[at]->text);
     assert_int_equal(at, n);
     assert_string_equal(got, want);
-    kolo_batches_fini(&b);
+    kolo_fusion_batches_fini(&b);
 }
 
 static void like_goes_with_like(void **state)
@@ -138,10 +138,10 @@ static void batches_do_not_depend_on_the_rank(void **state)
                                                    .shape = {i == 1 ? rows[rank] : 10}};
             r[i].rows = i == 1 ? rows : NULL;
         }
-        assert_int_equal(kolo_fuse(&rules, all, 3, &b), KOLO_OK);
+        assert_int_equal(kolo_fusion_batches(&rules, all, 3, &b), KOLO_OK);
         assert_int_equal(b.nbatches, 2);
         assert_int_equal(b.ends[0], 2);
-        kolo_batches_fini(&b);
+        kolo_fusion_batches_fini(&b);
     }
 }
 

@@ -124,7 +124,7 @@ static void add_lifts(kolo_flight_t *flight, spread_t p, char *memory, bool out,
 /* What of the batch is on this device crosses over, neighbours together. */
 static kolo_status_t cross(kolo_set_t *s, kolo_use_t *use, int b, kolo_response_t *const *batch, size_t n, bool out)
 {
-    size_t elem = kolo_type_size(batch[0]->request.type), at = kolo_places_of(s, batch, n, out)[0], from = at;
+    size_t elem = kolo_type_size(batch[0]->request.type), at = kolo_parts_places(s, batch, n, out)[0], from = at;
     char *memory = use->buffers[b].address, *host = s->engine->devices->buffers[b].memory;
     size_t npieces = n * (size_t)kolo_pieces_of(s, batch[0], out).n;
     bool mine = false;
@@ -147,9 +147,9 @@ kolo_status_t kolo_fusion_pack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *fl
                                size_t n, void *packed)
 {
     double factor = 1.0;
-    kolo_op_t op = kolo_reduction_of(s, batch[0]->request.op, &factor);
+    kolo_op_t op = kolo_set_reduction(s, batch[0]->request.op, &factor);
     size_t elem = kolo_type_size(batch[0]->request.type), first = flight->nlifts;
-    size_t *places = kolo_places_of(s, batch, n, false);
+    size_t *places = kolo_parts_places(s, batch, n, false);
     for (size_t i = 0; i < n; i++) {
         kolo_entry_t *entry = batch[i]->entry;
         kolo_backend_pieces_t pieces = kolo_pieces_of(s, batch[i], false);
@@ -162,7 +162,7 @@ kolo_status_t kolo_fusion_pack(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *fl
             add_lifts(flight, at, (char *)entry->input, false,
                       (kolo_lift_t){.op = KOLO_SUM, .factor = batch[i]->request.prescale});
         }
-        kolo_places_pass(places, &pieces, elem);
+        kolo_parts_pass(places, &pieces, elem);
     }
     return kolo_use_lift(use, flight->lifts + first, flight->nlifts - first);
 }
@@ -178,8 +178,8 @@ static kolo_status_t pack_device(kolo_set_t *s, kolo_use_t *use, kolo_flight_t *
 static void pack_cpu(kolo_set_t *s, kolo_flight_t *flight, char *host, kolo_response_t *const *batch, size_t n)
 {
     double unused = 1.0;
-    kolo_op_t op = kolo_reduction_of(s, batch[0]->request.op, &unused); /* whose identity the absent contribute */
-    size_t elem = kolo_type_size(batch[0]->request.type), *places = kolo_places_of(s, batch, n, false);
+    kolo_op_t op = kolo_set_reduction(s, batch[0]->request.op, &unused); /* whose identity the absent contribute */
+    size_t elem = kolo_type_size(batch[0]->request.type), *places = kolo_parts_places(s, batch, n, false);
     for (size_t i = 0; i < n; i++) {
         const kolo_response_t *r = batch[i];
         kolo_backend_pieces_t pieces = kolo_pieces_of(s, r, false);
@@ -187,7 +187,7 @@ static void pack_cpu(kolo_set_t *s, kolo_flight_t *flight, char *host, kolo_resp
             add_lifts(flight, (spread_t){r->request.type, &pieces, places, host},
                       r->entry ? (char *)r->entry->input : NULL, false,
                       (kolo_lift_t){.op = op, .factor = r->entry ? r->request.prescale : 1.0});
-        kolo_places_pass(places, &pieces, elem);
+        kolo_parts_pass(places, &pieces, elem);
     }
 }
 
@@ -232,7 +232,7 @@ kolo_status_t kolo_fusion_begin(kolo_set_t *s, kolo_response_t *const *batch, si
                                 kolo_flight_t **out)
 {
     struct kolo_tensor_engine *e = s->engine;
-    size_t bytes = kolo_layout_of(s, batch, n).bytes;
+    size_t bytes = kolo_parts_layout(s, batch, n).bytes;
     bool parts = batch[0]->request.work != KOLO_WORK_ALL_REDUCE;
     uint32_t uses = 0;
     kolo_flight_t *flight;
@@ -276,7 +276,7 @@ static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, const kolo_packed_t *
 {
     kolo_response_t *const *batch = packed->responses;
     size_t elem = kolo_type_size(batch[0]->request.type), nentries = 0, n = packed->n;
-    size_t *places = kolo_places_of(s, batch, n, true);
+    size_t *places = kolo_parts_places(s, batch, n, true);
     int64_t shape[KOLO_TENSOR_DIMS_MAX];
     for (size_t i = 0; i < n; i++) {
         const kolo_response_t *r = batch[i];
@@ -284,15 +284,15 @@ static size_t unpack(kolo_set_t *s, kolo_flight_t *flight, const kolo_packed_t *
         double factor = r->request.postscale;
         if (r->entry && use_of(r) == of) {
             entries[nentries++] = r->entry;
-            kolo_reduction_of(s, r->request.op, &factor);
-            kolo_result_shape(s, r, shape);
+            kolo_set_reduction(s, r->request.op, &factor);
+            kolo_parts_result_shape(s, r, shape);
             char *output = kolo_output_memory(r->entry, shape, r->request.ndims);
             kolo_output_examine(r->entry, output, kolo_output_bytes(r->entry, shape, r->request.ndims));
             if (r->entry->status == KOLO_OK)
                 add_lifts(flight, (spread_t){r->request.type, &pieces, places, packed->packed}, output, true,
                           (kolo_lift_t){.op = KOLO_SUM, .factor = factor});
         }
-        kolo_places_pass(places, &pieces, elem);
+        kolo_parts_pass(places, &pieces, elem);
     }
     return nentries;
 }

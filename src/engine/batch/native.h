@@ -14,29 +14,29 @@
 
 #include "engine/batch/device.h"
 
-/* Might it run on the GPUs? */
+/* Tells whether an operation might run on the GPUs. */
 bool kolo_native_may(const kolo_set_t *s, const kolo_response_t *r);
 /* Decides; if so, s->engine->native is set until the end, and what is queued comes after the batch's inputs. */
 kolo_status_t kolo_native_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool *native);
-/* Where moves are queued. NULL: nothing runs on a GPU now. */
+/* Returns the stream on which moves are queued. NULL: nothing runs on a GPU now. */
 void *kolo_native_stream(const kolo_set_t *s);
 /* Room on the GPU until the end: one for what is packed or scaled, one for results that nobody wants. */
 typedef enum { KOLO_ROOM_INPUT, KOLO_ROOM_OUTPUT } kolo_room_t;
 kolo_status_t kolo_native_room(kolo_set_t *s, kolo_room_t which, size_t bytes, void **memory);
 kolo_status_t kolo_native_lift(kolo_set_t *s, const kolo_lift_t *list, size_t n);
-/* For the timeline: what was queued since the last step. */
+/* Notes for the timeline what was queued since the last step. */
 void kolo_native_step(kolo_set_t *s, int what);
-/* All is queued. Entries whose callers' streams wait are complete, and so are those that have failed: they are put
- * into `done`. *later: the flight of the others, to be handed over; NULL: there are none. */
+/* Ends a batch whose work is queued. Entries whose callers' streams wait are complete, and so are those that have
+ * failed: they are put into `done`. *later: the flight of the others, to be handed over; NULL: there are none. */
 kolo_status_t kolo_native_end(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_entry_t **done,
                               size_t *ndone, kolo_flight_t **later);
-/* What a flight of a GPU gave: the mark is reached, but its kernels may have been ended. */
+/* Returns how a flight of a GPU ended: its mark is reached, but its kernels may have been ended. */
 kolo_status_t kolo_native_result(struct kolo_tensor_engine *e, const kolo_flight_t *flight);
 
-/* This rank has not queued its part of an operation (failed.c), for which the others' kernels wait: what is on its
- * way comes to its end, then all ranks' communicators of GPUs do. */
+/* Gives up what the GPUs do after this rank has not queued its part of an operation, for which the others' kernels
+ * wait (failed.c): what is on its way comes to its end, then all ranks' communicators of GPUs do. */
 void kolo_native_give_up(kolo_set_t *s);
-/* All have agreed on that: the next operation on GPUs makes a new communicator. Collective. */
+/* Drops the communicator of GPUs as all have agreed; the next operation on GPUs makes a new one. Collective. */
 kolo_status_t kolo_native_renew(kolo_set_t *s);
 
 #endif

@@ -51,7 +51,7 @@ static void add(size_t *sums, const kolo_backend_pieces_t *p, size_t unit)
     for (int i = 0; i < p->n; i++) sums[i] += kolo_piece_room(p, i) * unit;
 }
 
-kolo_layout_t kolo_layout_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n)
+kolo_layout_t kolo_parts_layout(const kolo_set_t *s, kolo_response_t *const *batch, size_t n)
 {
     const kolo_tensor_request_t *q = &batch[0]->request;
     size_t elem = kolo_type_size(q->type);
@@ -74,24 +74,24 @@ kolo_layout_t kolo_layout_of(const kolo_set_t *s, kolo_response_t *const *batch,
     return l;
 }
 
-size_t *kolo_places_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool out)
+size_t *kolo_parts_places(const kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool out)
 {
     const kolo_tensor_request_t *q = &batch[0]->request;
     size_t *places = table(s, 2), elem = kolo_type_size(q->type);
     places[0] = 0;
     if (q->work == KOLO_WORK_ALL_REDUCE) return places;
-    kolo_layout_t l = kolo_layout_of(s, batch, n);
+    kolo_layout_t l = kolo_parts_layout(s, batch, n);
     for (int i = 0; i < s->size; i++) places[i] = l.displs[i] * elem;
     if (out != (q->work == KOLO_WORK_ALL_GATHER)) places[0] = l.own;
     return places;
 }
 
-void kolo_places_pass(size_t *places, const kolo_backend_pieces_t *p, size_t elem)
+void kolo_parts_pass(size_t *places, const kolo_backend_pieces_t *p, size_t elem)
 {
     add(places, p, elem);
 }
 
-void kolo_result_shape(const kolo_set_t *s, const kolo_response_t *response, int64_t *shape)
+void kolo_parts_result_shape(const kolo_set_t *s, const kolo_response_t *response, int64_t *shape)
 {
     const kolo_tensor_request_t *q = &response->request;
     memcpy(shape, q->shape, sizeof q->shape);

@@ -21,7 +21,7 @@ typedef struct {
     size_t own;      /* where this rank's own parts begin, in bytes; 0: there are no parts */
     size_t bytes;    /* of all this */
 } kolo_layout_t;
-kolo_layout_t kolo_layout_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n);
+kolo_layout_t kolo_parts_layout(const kolo_set_t *s, kolo_response_t *const *batch, size_t n);
 
 /* The pieces of one tensor: one, or one in each rank's part. */
 typedef struct {
@@ -47,10 +47,10 @@ static inline size_t kolo_piece_room(const kolo_backend_pieces_t *p, int i)
 /* As this rank puts the tensor in; or, out, as it takes the result. */
 kolo_backend_pieces_t kolo_pieces_of(const kolo_set_t *s, const kolo_response_t *response, bool out);
 /* Where the first tensor's pieces lie, in bytes; the table is the engine's, until the next call. */
-size_t *kolo_places_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool out);
+size_t *kolo_parts_places(const kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool out);
 /* Moves the places on by the pieces of a tensor. */
-void kolo_places_pass(size_t *places, const kolo_backend_pieces_t *p, size_t elem);
+void kolo_parts_pass(size_t *places, const kolo_backend_pieces_t *p, size_t elem);
 /* Of this rank's result. */
-void kolo_result_shape(const kolo_set_t *s, const kolo_response_t *response, int64_t *shape);
+void kolo_parts_result_shape(const kolo_set_t *s, const kolo_response_t *response, int64_t *shape);
 
 #endif

@@ -89,11 +89,11 @@ kolo_status_t kolo_output_done(kolo_entry_t *entry, const kolo_output_t *output,
     return KOLO_OK;
 }
 
-kolo_status_t kolo_scale_there(kolo_set_t *s, void *dst, const void *src, size_t count, kolo_type_t type,
-                               double factor)
+kolo_status_t kolo_perform_scale(kolo_set_t *s, void *dst, const void *src, size_t count, kolo_type_t type,
+                                 double factor)
 {
     if (s->engine->native) return kolo_native_lift(s, &(kolo_lift_t){dst, src, count, type, KOLO_SUM, factor}, 1);
-    kolo_scale(dst, src, count, type, factor);
+    kolo_values_scale(dst, src, count, type, factor);
     return KOLO_OK;
 }
 
@@ -173,7 +173,7 @@ static kolo_status_t all_reduce(kolo_set_t *s, const batch_t *b, const operands_
 {
     const kolo_tensor_request_t *q = &b->responses[0]->request;
     double unused = 1.0;
-    kolo_op_t op = kolo_reduction_of(s, q->op, &unused);
+    kolo_op_t op = kolo_set_reduction(s, q->op, &unused);
     size_t bytes = o->count * kolo_type_size(q->type);
     if (op != KOLO_ADASUM)
         return kolo_backend_run(s, &(kolo_move_t){.need = {KOLO_WORK_ALL_REDUCE, q->type, op, memory_of(s), bytes},
@@ -192,7 +192,7 @@ static kolo_status_t reduce_nothing(kolo_set_t *s, const batch_t *b)
     const kolo_tensor_request_t *q = &r->request;
     size_t count = count_of(r), used = count * kolo_type_size(q->type), extra = 0;
     double factor = 1.0;
-    kolo_op_t op = kolo_reduction_of(s, q->op, &factor);
+    kolo_op_t op = kolo_set_reduction(s, q->op, &factor);
     void *buffer = NULL;
     if (s->engine->native) {
         KOLO_TRY(kolo_native_room(s, KOLO_ROOM_INPUT, used, &buffer));
@@ -201,7 +201,7 @@ static kolo_status_t reduce_nothing(kolo_set_t *s, const batch_t *b)
     } else {
         extra = extra_of(s, q, count, used, 1);
         KOLO_TRY(kolo_fusion_room(s->engine, used + extra, &buffer));
-        kolo_fill_identity(buffer, count, q->type, op);
+        kolo_values_fill_identity(buffer, count, q->type, op);
     }
     char *scratch = extra > 0 ? (char *)buffer + scratch_at(used) : NULL;
     return all_reduce(s, b, &(operands_t){buffer, buffer, count, scratch});
@@ -215,7 +215,7 @@ static kolo_status_t reduce_alone(kolo_set_t *s, const batch_t *b)
     const kolo_tensor_request_t *q = &r->request;
     size_t count = count_of(r);
     double factor = q->postscale;
-    (void)kolo_reduction_of(s, q->op, &factor);
+    (void)kolo_set_reduction(s, q->op, &factor);
     kolo_output_t out;
     void *buffer = NULL;
     uint64_t since = kolo_now_ns();
@@ -227,7 +227,7 @@ static kolo_status_t reduce_alone(kolo_set_t *s, const batch_t *b)
     const void *in = entry->input;
     KOLO_TRY(kolo_output_apart(s, entry, in, out.bytes, in == out.data, &out));
     if (q->prescale != 1.0) {
-        KOLO_TRY(kolo_scale_there(s, out.data, in, count, q->type, q->prescale));
+        KOLO_TRY(kolo_perform_scale(s, out.data, in, count, q->type, q->prescale));
         in = out.data;
     }
     if (q->prescale != 1.0 || !s->engine->native)
@@ -235,7 +235,7 @@ static kolo_status_t reduce_alone(kolo_set_t *s, const batch_t *b)
     kolo_status_t status = all_reduce(s, b, &(operands_t){in, out.data, count, scratch});
     traced(s, batch, 1, operation_of(s, q), &s->engine->tally.operate_ns, &since);
     if (status == KOLO_OK && factor != 1.0)
-        status = kolo_scale_there(s, out.data, out.data, count, q->type, factor);
+        status = kolo_perform_scale(s, out.data, out.data, count, q->type, factor);
     if (factor != 1.0 || !s->engine->native) traced(s, batch, 1, KOLO_DO_OUTPUT, &s->engine->tally.pack_ns, &since);
     return kolo_output_done(entry, &out, status);
 }
@@ -321,7 +321,7 @@ static kolo_status_t run_fused_native(kolo_set_t *s, batch_t *b)
     struct kolo_tensor_engine *e = s->engine;
     kolo_flight_t *flight = e->native->flight;
     kolo_use_t *use = e->native->use;
-    size_t bytes = kolo_layout_of(s, b->responses, b->n).bytes, unpacked = 0;
+    size_t bytes = kolo_parts_layout(s, b->responses, b->n).bytes, unpacked = 0;
     uint64_t since = kolo_now_ns();
     void *packed;
     KOLO_TRY(kolo_native_room(s, KOLO_ROOM_INPUT, bytes, &packed));

@@ -145,7 +145,7 @@ static kolo_status_t reduce_scatter(kolo_set_t *s, kolo_entry_t *entry)
     size_t row = elements_from(q, 1), total = elements_from(q, 0), *counts = table(s, 0);
     int64_t rows = q->shape[0], shape[KOLO_TENSOR_DIMS_MAX];
     double factor = q->postscale;
-    kolo_op_t op = kolo_reduction_of(s, q->op, &factor);
+    kolo_op_t op = kolo_set_reduction(s, q->op, &factor);
     const void *src;
     kolo_output_t out;
     KOLO_TRY(find_input(s, entry, &src));
@@ -162,7 +162,7 @@ static kolo_status_t reduce_scatter(kolo_set_t *s, kolo_entry_t *entry)
         size_t bytes = total * kolo_type_size(q->type);
         status = s->engine->native ? kolo_native_room(s, KOLO_ROOM_INPUT, bytes, &scaled)
                                    : kolo_fusion_room(s->engine, bytes, &scaled);
-        if (status == KOLO_OK) status = kolo_scale_there(s, scaled, src, total, q->type, q->prescale);
+        if (status == KOLO_OK) status = kolo_perform_scale(s, scaled, src, total, q->type, q->prescale);
         src = scaled;
     }
     kolo_move_t move = {.stream = kolo_native_stream(s),
@@ -173,7 +173,7 @@ static kolo_status_t reduce_scatter(kolo_set_t *s, kolo_entry_t *entry)
     move.need.op = op;
     if (status == KOLO_OK) status = kolo_backend_run(s, &move);
     if (status == KOLO_OK && factor != 1.0 && counts[s->rank] > 0)
-        status = kolo_scale_there(s, out.data, out.data, counts[s->rank], q->type, factor);
+        status = kolo_perform_scale(s, out.data, out.data, counts[s->rank], q->type, factor);
     return kolo_output_done(entry, &out, status);
 }
 
@@ -186,7 +186,7 @@ kolo_status_t kolo_perform_packed(kolo_set_t *s, kolo_response_t *const *batch, 
         if (gathers) KOLO_TRY(note_parts(s, batch[i]->entry, batch[i]->rows));
     }
     double factor = 1.0;
-    kolo_layout_t l = kolo_layout_of(s, batch, n);
+    kolo_layout_t l = kolo_parts_layout(s, batch, n);
     char *own = (char *)packed + l.own;
     kolo_move_t move = {.stream = kolo_native_stream(s),
                         .need = need_of(s, q, l.elements),
@@ -194,7 +194,7 @@ kolo_status_t kolo_perform_packed(kolo_set_t *s, kolo_response_t *const *batch, 
                         .out = gathers ? packed : own,
                         .counts = l.counts,
                         .displs = l.displs};
-    if (!gathers) move.need.op = kolo_reduction_of(s, q->op, &factor);
+    if (!gathers) move.need.op = kolo_set_reduction(s, q->op, &factor);
     return kolo_backend_run(s, &move);
 }
 
@@ -215,6 +215,7 @@ kolo_status_t kolo_perform_move(kolo_set_t *s, const kolo_response_t *response)
     case KOLO_WORK_REDUCE_SCATTER:
         return reduce_scatter(s, entry);
     default:
-        return kolo_fail(KOLO_ERR_INTERNAL, "engine: nobody performs a %s", kolo_work_name(response->request.work));
+        return kolo_fail(KOLO_ERR_INTERNAL, "engine: nobody performs a %s",
+                         kolo_tensor_request_work_name(response->request.work));
     }
 }

@@ -17,12 +17,12 @@ typedef void (*show_fn_t)(const kolo_tensor_request_t *request, char *buf, size_
 
 static void show_type(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
-    snprintf(buf, bytes, "%s", kolo_type_name(r->type));
+    snprintf(buf, bytes, "%s", kolo_tensor_request_type_name(r->type));
 }
 
 static void show_work(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
-    snprintf(buf, bytes, "%s", kolo_work_name(r->work));
+    snprintf(buf, bytes, "%s", kolo_tensor_request_work_name(r->work));
 }
 
 static void show_shape(const kolo_tensor_request_t *r, char *buf, size_t bytes)
@@ -56,7 +56,7 @@ static void show_postscale(const kolo_tensor_request_t *r, char *buf, size_t byt
 
 static void show_op(const kolo_tensor_request_t *r, char *buf, size_t bytes)
 {
-    snprintf(buf, bytes, "operator %s", kolo_op_name(r->op));
+    snprintf(buf, bytes, "operator %s", kolo_tensor_request_op_name(r->op));
 }
 
 static void show_root(const kolo_tensor_request_t *r, char *buf, size_t bytes)
@@ -226,8 +226,8 @@ static bool joined_forbids(const kolo_controller_t *c, const kolo_row_t *row, ch
     for (int r = 0, n = 0; r < c->nranks && at < sizeof list - 16; r++)
         if (c->joined[r]) at += (size_t)snprintf(list + at, sizeof list - at, n++ ? ", %d" : "%d", job_rank(c, r));
     snprintf(text, bytes, "%s: %s is not possible while %s %s %s joined; only all_reduce and barrier are",
-             title_of(c, row, title, sizeof title), kolo_work_name(work), c->njoined == 1 ? "rank" : "ranks", list,
-             c->njoined == 1 ? "has" : "have");
+             title_of(c, row, title, sizeof title), kolo_tensor_request_work_name(work),
+             c->njoined == 1 ? "rank" : "ranks", list, c->njoined == 1 ? "has" : "have");
     return true;
 }
 
@@ -298,7 +298,7 @@ static bool is_refused(const kolo_controller_t *c, const kolo_row_t *row, char *
     const kolo_refusal_t *r = &lowest->request->refusal;
     bool input = r->what == KOLO_REFUSES_INPUT;
     snprintf(text, bytes, "%s of %s failed on rank %d: its %s cannot be %s from 0x%" PRIx64 " on: %s",
-             kolo_work_name(lowest->request->work), title_of(c, row, title, sizeof title),
+             kolo_tensor_request_work_name(lowest->request->work), title_of(c, row, title, sizeof title),
              job_rank(c, lowest->ranks.runs[0].first), input ? "input" : "output", input ? "read" : "written",
              r->at, kolo_mem_access_why(r->why));
     return true;

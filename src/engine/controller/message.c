@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-kolo_status_t kolo_bytes_room(kolo_bytes_t *bytes, size_t room)
+kolo_status_t kolo_message_room(kolo_bytes_t *bytes, size_t room)
 {
     if (room <= bytes->room) return KOLO_OK;
     room = KOLO_MAX(room, KOLO_MAX(bytes->room * 2, (size_t)4096));
@@ -151,7 +151,7 @@ kolo_status_t kolo_message_pack(KoloWire__Request **table, size_t count, kolo_by
     list.version = VERSION;
     list.n_requests = count;
     list.requests = table;
-    KOLO_TRY(kolo_bytes_room(out, kolo_wire__request_list__get_packed_size(&list)));
+    KOLO_TRY(kolo_message_room(out, kolo_wire__request_list__get_packed_size(&list)));
     out->length = kolo_wire__request_list__pack(&list, out->bytes);
     return KOLO_OK;
 }
@@ -234,7 +234,7 @@ kolo_status_t kolo_responses_encode(const kolo_responses_t *list, int nranks, in
     message.joined = (uint32_t)njoined;
     message.n_responses = n;
     message.responses = table;
-    if (status == KOLO_OK) status = kolo_bytes_room(out, kolo_wire__response_list__get_packed_size(&message));
+    if (status == KOLO_OK) status = kolo_message_room(out, kolo_wire__response_list__get_packed_size(&message));
     if (status == KOLO_OK) out->length = kolo_wire__response_list__pack(&message, out->bytes);
     free(requests);
     free(rows);

@@ -33,7 +33,7 @@ static bool all_have(uint64_t word, uint64_t hits)
     return (word >> COUNT_AT & COUNT_MASK) == hits && (~(word >> INVERSE_AT) & COUNT_MASK) == hits;
 }
 
-size_t kolo_vector_words(const kolo_set_t *s)
+size_t kolo_controller_vector_words(const kolo_set_t *s)
 {
     return 1 + (size_t)KOLO_DIV_UP(s->cache.top, 64);
 }
@@ -112,7 +112,7 @@ static uint64_t flags_of_engine(const kolo_set_t *s)
 
 static uint64_t fill_vectors(kolo_set_t *s, size_t *nrequests)
 {
-    size_t words = kolo_vector_words(s);
+    size_t words = kolo_controller_vector_words(s);
     memset(s->engine->bits, 0, words * sizeof *s->engine->bits);
     memset(s->engine->invalid, 0, words * sizeof *s->engine->invalid);
     if (s->cache.top > 0) memset(s->engine->hits, 0, (size_t)s->cache.top * sizeof(kolo_entry_t *));
@@ -195,8 +195,9 @@ static kolo_status_t fail_unlike(const kolo_set_t *s, const kolo_response_t *r)
     return kolo_fail(KOLO_ERR_PROTOCOL,
                      "engine: the coordinator asks rank %d for %s of %s as %s %s, but it has submitted it as %s "
                      "%s, or with another operator, root, scale or rows",
-                     s->rank, kolo_work_name(r->request.work), r->request.name.text,
-                     kolo_type_name(r->request.type), told, kolo_type_name(mine->type), asked);
+                     s->rank, kolo_tensor_request_work_name(r->request.work), r->request.name.text,
+                     kolo_tensor_request_type_name(r->request.type), told,
+                     kolo_tensor_request_type_name(mine->type), asked);
 }
 
 /* Whose tensors they are. */
@@ -217,9 +218,9 @@ static kolo_status_t match_fresh(kolo_set_t *s, const kolo_responses_t *fresh, s
     return KOLO_OK;
 }
 
-kolo_status_t kolo_negotiate(kolo_set_t *s, kolo_responses_t *fresh, kolo_outcome_t *outcome)
+kolo_status_t kolo_controller_negotiate(kolo_set_t *s, kolo_responses_t *fresh, kolo_outcome_t *outcome)
 {
-    size_t nrequests = 0, words = kolo_vector_words(s);
+    size_t nrequests = 0, words = kolo_controller_vector_words(s);
     uint64_t flags = fill_vectors(s, &nrequests);
     if (s->id == 0 && atomic_exchange(&s->engine->clocks_wanted, false)) flags |= CLOCKS;
     if (s->failed) flags |= FAILED;
@@ -248,7 +249,7 @@ kolo_status_t kolo_negotiate(kolo_set_t *s, kolo_responses_t *fresh, kolo_outcom
     outcome->news = flagged || (outcome->count > 0 && !have);
     if (!(flags & UNCACHED)) return KOLO_OK;
     s->nreported += nrequests - (s->join_sent ? 1 : 0);
-    KOLO_TRY(kolo_negotiate_slow(s, nrequests, fresh));
+    KOLO_TRY(kolo_controller_negotiate_slow(s, nrequests, fresh));
     if (s->join_sent) s->joined = true;
     KOLO_TALLY(s->engine->tally.slow_cycles, 1);
     return match_fresh(s, fresh, &outcome->count);

@@ -145,7 +145,7 @@ static kolo_status_t alone(kolo_set_t *s, size_t nrequests, kolo_responses_t *fr
     return KOLO_OK;
 }
 
-kolo_status_t kolo_negotiate_slow(kolo_set_t *s, size_t nrequests, kolo_responses_t *fresh)
+kolo_status_t kolo_controller_negotiate_slow(kolo_set_t *s, size_t nrequests, kolo_responses_t *fresh)
 {
     if (s->size == 1) return alone(s, nrequests, fresh);
     KOLO_TRY(has_tree(s) ? climb(s, nrequests) : gather(s, nrequests));

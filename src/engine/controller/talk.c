@@ -71,7 +71,7 @@ kolo_status_t kolo_talk_room(kolo_bytes_t *bytes, uint64_t length)
     if (length > KOLO_ENGINE_MESSAGE_MAX)
         return kolo_fail(KOLO_ERR_PROTOCOL, "engine: the coordinator sends answers of %llu bytes",
                          (unsigned long long)length);
-    KOLO_TRY(kolo_bytes_room(bytes, length));
+    KOLO_TRY(kolo_message_room(bytes, length));
     bytes->length = length;
     return KOLO_OK;
 }
@@ -93,7 +93,7 @@ static kolo_status_t gather(kolo_set_t *s, const kolo_bytes_t *mine, kolo_bytes_
     KOLO_TRY(kolo_gather(&length, lengths, 1, KOLO_UINT64, 0, s->comm, NULL));
     if (s->rank > 0) return length ? kolo_send(mine->bytes, length, KOLO_UINT8, 0, s->comm, NULL) : KOLO_OK;
     KOLO_TRY(kolo_talk_sum(s, lengths, &total));
-    KOLO_TRY(kolo_bytes_room(all, total));
+    KOLO_TRY(kolo_message_room(all, total));
     KOLO_TRY(kolo_group_start());
     kolo_status_t status = KOLO_OK;
     for (size_t r = 1, at = 0; r < (size_t)s->size && status == KOLO_OK; at += lengths[r++])
@@ -123,7 +123,7 @@ static kolo_status_t receive(kolo_set_t *s, const int *from, const uint64_t *lim
         KOLO_TRY(kolo_talk_check(from[i], lengths[i], limits[i]));
         total += lengths[i];
     }
-    KOLO_TRY(kolo_bytes_room(all, total));
+    KOLO_TRY(kolo_message_room(all, total));
     KOLO_TRY(kolo_group_start());
     for (size_t i = 0, at = 0; i < (size_t)count && status == KOLO_OK; at += lengths[i++])
         if (lengths[i] > 0) status = kolo_recv(all->bytes + at, lengths[i], KOLO_UINT8, from[i], s->comm, NULL);

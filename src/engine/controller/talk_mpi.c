@@ -45,7 +45,7 @@ static kolo_status_t gather_all(kolo_set_t *s, const kolo_bytes_t *mine, kolo_by
     kolo_status_t status = kolo_mpi_all_gather(m, &length, lengths, ones, ones + s->size, KOLO_UINT64);
     free(ones);
     if (status == KOLO_OK) status = kolo_talk_sum(s, lengths, &total);
-    if (status == KOLO_OK && s->rank == 0) status = kolo_bytes_room(all, total);
+    if (status == KOLO_OK && s->rank == 0) status = kolo_message_room(all, total);
     return status == KOLO_OK ? kolo_mpi_gather(m, mine->bytes, all ? all->bytes : NULL, lengths) : status;
 }
 
@@ -74,7 +74,7 @@ static kolo_status_t receive(kolo_set_t *s, const int *from, const uint64_t *lim
     for (int i = 0; i < count; at += lengths[i++]) {
         KOLO_TRY(kolo_mpi_receive(m, &lengths[i], sizeof lengths[i], from[i]));
         KOLO_TRY(kolo_talk_check(from[i], lengths[i], limits[i]));
-        KOLO_TRY(kolo_bytes_room(all, at + lengths[i]));
+        KOLO_TRY(kolo_message_room(all, at + lengths[i]));
         if (lengths[i] > 0) KOLO_TRY(kolo_mpi_receive(m, all->bytes + at, lengths[i], from[i]));
     }
     return KOLO_OK;

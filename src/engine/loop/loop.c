@@ -93,7 +93,7 @@ static kolo_status_t work(kolo_set_t *s, size_t count)
     kolo_fuse_rules_t rules = {s->engine->tuned.tuning.fusion_threshold, s->engine->config.fusion_tensor_max,
                                s->size, s->engine->config.group_fusion == 0};
     if (KOLO_UNLIKELY(s->engine->timeline != NULL)) kolo_trace_agreed(s, s->engine->ordered, count);
-    KOLO_TRY(kolo_fuse(&rules, s->engine->ordered, count, &s->engine->batches));
+    KOLO_TRY(kolo_fusion_batches(&rules, s->engine->ordered, count, &s->engine->batches));
     return kolo_perform(s, &s->engine->batches);
 }
 
@@ -103,7 +103,7 @@ static kolo_status_t run_cycle(kolo_set_t *s, kolo_outcome_t *outcome)
     kolo_responses_init(&fresh);
     take_fresh(s);
     uint64_t began = kolo_now_ns();
-    kolo_status_t status = kolo_negotiate(s, &fresh, outcome);
+    kolo_status_t status = kolo_controller_negotiate(s, &fresh, outcome);
     KOLO_TALLY(s->engine->tally.negotiate_ns, kolo_now_ns() - began);
     KOLO_TALLY(s->engine->tally.cycles, 1);
     s->cycle++;

@@ -77,7 +77,7 @@ static bool may_come_first(const struct kolo_tensor_engine *e)
 {
     const kolo_set_t *s = e->all;
     return e->wake.settled && e->talk == &kolo_talk_kolo && s->njoined == 0 &&
-           e->wake.words == kolo_vector_words(s) && kolo_comm_options.check != KOLO_CHECK_DEEP;
+           e->wake.words == kolo_controller_vector_words(s) && kolo_comm_options.check != KOLO_CHECK_DEEP;
 }
 
 /* The loop waits in an operation of set 0. */

@@ -127,7 +127,7 @@ void kolo_set_free(kolo_set_t *s)
     free(s);
 }
 
-kolo_op_t kolo_reduction_of(const kolo_set_t *s, kolo_op_t op, double *factor)
+kolo_op_t kolo_set_reduction(const kolo_set_t *s, kolo_op_t op, double *factor)
 {
     if (op != KOLO_AVG || s->njoined == 0) return op;
     int by = s->engine->config.average == KOLO_AVERAGE_CONTRIBUTORS ? s->size - s->njoined : s->size;

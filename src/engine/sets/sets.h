@@ -74,7 +74,7 @@ typedef struct {
     bool broken; /* out of memory: the order is lost */
 } kolo_order_t;
 
-/* set.c */
+/* Makes a set (set.c). */
 kolo_status_t kolo_set_new(struct kolo_tensor_engine *e, int id, const int *ranks, int count, kolo_set_t **out);
 /* Takes over the communicator and makes what depends on it. */
 kolo_status_t kolo_set_open(kolo_set_t *s, kolo_comm_t comm);
@@ -86,24 +86,24 @@ void kolo_set_finalize_gpu(kolo_set_t *s);
 /* Frees what depends on the communicator; later calls are told that the set was removed. */
 void kolo_set_close(kolo_set_t *s);
 void kolo_set_free(kolo_set_t *s); /* NULL is fine */
-/* KOLO_AVG if all ranks contribute; else KOLO_SUM, and the factor for its result. */
-kolo_op_t kolo_reduction_of(const kolo_set_t *s, kolo_op_t op, double *factor);
-/* This rank wants to join, and nothing in the loop prevents it. */
+/* Returns KOLO_AVG if all ranks contribute; else KOLO_SUM, and the factor for its result. */
+kolo_op_t kolo_set_reduction(const kolo_set_t *s, kolo_op_t op, double *factor);
+/* Tells whether this rank wants to join and nothing in the loop prevents it. */
 static inline bool kolo_set_may_join(const kolo_set_t *s)
 {
     return s->join && !s->joined && s->npending == 0 && s->nreported == 0 && !s->failed;
 }
 
-/* batch/failed.c: all ranks of the set agree on the failed operations and their errors, and complete them.
- * Collective. */
+/* Agrees, with all ranks of the set, on the failed operations and their errors, and completes them
+ * (batch/failed.c). Collective. */
 kolo_status_t kolo_failed_agree(kolo_set_t *s);
 void kolo_failed_free(kolo_set_t *s);
 
 /* sets.c */
 #define KOLO_SETS_MAX (1 << 20) /* the most ids of one engine */
-/* NULL: an id that was never used. The set stays until the end of the engine. Any thread. */
+/* Returns a set, NULL for an id that was never used. The set stays until the end of the engine. Any thread. */
 kolo_set_t *kolo_sets_find(struct kolo_tensor_engine *e, int id);
-/* The set of a submission, if this rank may submit to it. */
+/* Finds the set of a submission, if this rank may submit to it. */
 kolo_status_t kolo_sets_pick(struct kolo_tensor_engine *e, const kolo_submission_t *how, const char *what,
                              kolo_set_t **set);
 kolo_status_t kolo_sets_find_live(struct kolo_tensor_engine *e, int id, const char *what, kolo_set_t **set);
@@ -114,14 +114,14 @@ kolo_status_t kolo_sets_make_first(struct kolo_tensor_engine *e);
 /* Checks a list and returns a sorted copy. */
 kolo_status_t kolo_sets_sort(const struct kolo_tensor_engine *e, const kolo_rank_list_t *list, const char *what,
                              int **out);
-/* KOLO_ERR_INVALID_USAGE on all ranks if the set exists. Collective. */
+/* Adds a set; KOLO_ERR_INVALID_USAGE on all ranks if it exists. Collective. */
 kolo_status_t kolo_sets_add(struct kolo_tensor_engine *e, const int *sorted, int count, const char *what);
 uint64_t kolo_sets_hash(const kolo_rank_list_t *sets, int count);
 /* Ends all communicators, each once. */
 void kolo_sets_leave(struct kolo_tensor_engine *e, bool abort);
 void kolo_sets_fini(struct kolo_tensor_engine *e);
 
-/* set_change.c: adds or removes a set as all ranks have agreed; the caller completes the entry. */
+/* Adds or removes a set as all ranks have agreed (set_change.c). The caller completes the entry. */
 kolo_status_t kolo_sets_change(struct kolo_tensor_engine *e, const kolo_response_t *response);
 
 /* order.c */

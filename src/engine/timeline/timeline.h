@@ -77,13 +77,14 @@ typedef struct {
 
 kolo_status_t kolo_trace_ring_init(kolo_trace_ring_t *ring, uint64_t records);
 void kolo_trace_ring_fini(kolo_trace_ring_t *ring);
-/* Room for so many records in a row, NULL: none, and they are counted as lost. i-th: kolo_trace_slot(). */
+/* Reserves room for so many records in a row; kolo_trace_slot() returns the i-th. False: there is none, and they
+ * are counted as lost. */
 bool kolo_trace_reserve(kolo_trace_ring_t *ring, uint64_t count);
 static inline kolo_trace_record_t *kolo_trace_slot(const kolo_trace_ring_t *ring, uint64_t at)
 {
     return &ring->slots[at & (ring->capacity - 1)];
 }
-/* At most a part of the ring is used: there is room to begin something that will put more. */
+/* Tells whether the ring has room to begin something that will put more. */
 bool kolo_trace_has_room(kolo_trace_ring_t *ring);
 bool kolo_trace_is_filling(kolo_trace_ring_t *ring);
 
@@ -91,13 +92,13 @@ bool kolo_trace_is_filling(kolo_trace_ring_t *ring);
 
 typedef struct kolo_gzip kolo_gzip_t;
 #define KOLO_GZIP_TAIL_BYTES 16
-/* KOLO_ERR_UNSUPPORTED: built without zlib, or it cannot be loaded. */
+/* Opens the compressor. KOLO_ERR_UNSUPPORTED: built without zlib, or it cannot be loaded. */
 kolo_status_t kolo_gzip_open(kolo_gzip_t **gzip);
-/* What is to follow in the file: *block, of which the next block continues the text, and behind it a tail for which
- * three bytes of text end the file for now; the next block is written over the tail. NULL: zlib has failed. The
- * memory is the gzip's, until the next call. */
+/* Compresses what is to follow in the file: *block bytes, which the next block continues, and behind them a tail
+ * that ends the file for now with three bytes of text; the next block is written over the tail. NULL: zlib has
+ * failed. The memory is the gzip's, until the next call. */
 const char *kolo_gzip_block(kolo_gzip_t *gzip, const char *text, size_t bytes, const char end[3], size_t *block);
-/* The last block could not be written: the tail for what was there before it. */
+/* Drops the last block, which could not be written, and returns the tail for what was there before it. */
 void kolo_gzip_forget(kolo_gzip_t *gzip, const char end[3], char tail[KOLO_GZIP_TAIL_BYTES]);
 void kolo_gzip_close(kolo_gzip_t *gzip); /* NULL is fine */
 
@@ -126,12 +127,12 @@ typedef struct kolo_timeline {
     _Atomic bool parked, closed;
 } kolo_timeline_t;
 
-/* timeline_write.c. Begins the file, and the thread. On success the timeline owns both. */
+/* Begins the file and its thread (timeline_write.c). On success the timeline owns both. */
 kolo_status_t kolo_timeline_open(kolo_timeline_t *t, const kolo_engine_place_t *place, const char *host);
-/* All that was put before is in the file, which is closed; the memory stays. Once. */
+/* Writes all that was put before and closes the file; the memory stays. Once. */
 void kolo_timeline_close(kolo_timeline_t *t);
 
-/* timeline.c */
+/* Begins the timeline of an engine (timeline.c). */
 void kolo_timeline_begin(struct kolo_tensor_engine *e); /* if the parameters say so; before the loop begins */
 void kolo_timeline_end(struct kolo_tensor_engine *e);   /* the loop has ended */
 void kolo_timeline_free(kolo_timeline_t *t);            /* closed, or never opened */
@@ -143,15 +144,15 @@ void kolo_timeline_adopt(struct kolo_tensor_engine *e);
 void kolo_trace_cycle(struct kolo_tensor_engine *e); /* begins */
 void kolo_trace_cycle_over(struct kolo_tensor_engine *e);
 void kolo_trace_taken(kolo_set_t *s, kolo_entry_t *entry);
-/* On the coordinator: another rank has sent it. */
+/* Notes, on the coordinator, that another rank has sent a request. */
 void kolo_trace_ready(kolo_set_t *s, const kolo_tensor_request_t *request, int rank);
 void kolo_trace_agreed(kolo_set_t *s, kolo_response_t *const *responses, size_t count);
 void kolo_trace_do(kolo_set_t *s, kolo_response_t *const *batch, size_t count, int what, uint64_t from,
                    uint64_t to);
-/* The operation begins now; or its results are there. */
+/* Notes that the operation begins now (begin), or that its results are there (end). */
 void kolo_trace_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t count);
 void kolo_trace_done(kolo_set_t *s, kolo_response_t *const *batch, size_t count);
-/* For the files of this room. */
+/* Puts a record, for the files of this room. */
 void kolo_trace_put(kolo_timeline_t *t, const kolo_trace_record_t *record);
 void kolo_trace_put_done(kolo_timeline_t *t, const kolo_trace_record_t *record, const int64_t *shape, int ndims);
 kolo_traced_t *kolo_trace_find(const kolo_timeline_t *t, const kolo_entry_t *entry);
@@ -177,13 +178,13 @@ typedef struct kolo_late {
     size_t count;
     kolo_late_tensor_t tensors[];
 } kolo_late_t;
-/* NULL: none of them is in the timeline, or memory is short. */
+/* Begins to note who is late. NULL: none of them is in the timeline, or memory is short. */
 kolo_late_t *kolo_late_new(kolo_set_t *s, kolo_response_t *const *batch, size_t count);
 void kolo_late_free(kolo_late_t *late); /* NULL is fine */
 void kolo_late_ended(kolo_late_t *late, kolo_status_t status);
 void kolo_late_put(struct kolo_tensor_engine *e, const kolo_late_t *late);
 
-/* timeline_clock.c: how far this clock is from rank 0's. Collective over all ranks. */
+/* Measures how far this clock is from rank 0's (timeline_clock.c). Collective over all ranks. */
 kolo_status_t kolo_clock_compare(struct kolo_tensor_engine *e);
 void kolo_trace_clock(struct kolo_tensor_engine *e);
 

@@ -142,7 +142,7 @@ static void put_done(kolo_timeline_t *t, const kolo_trace_record_t *r, uint64_t 
     put_event(t, "E", r->tensor->number, r->ns);
     put_name(t, "", work_names[r->detail]);
     put_text(t, ",\"args\":{\"dtype\":\"");
-    put_text(t, kolo_type_name((kolo_type_t)(r->value >> 32)));
+    put_text(t, kolo_tensor_request_type_name((kolo_type_t)(r->value >> 32)));
     put_text(t, "\",\"shape\":\"[");
     for (int i = 0; i < ndims; i++) {
         int64_t dim;

@@ -24,10 +24,10 @@ typedef struct {
     uint64_t from_cycle; /* of set 0, that the setting in force is of */
 } kolo_autotune_log_t;
 
-/* KOLO_AUTOTUNE_LOG of this rank, if it is to write one; without it, it goes on with a warning. */
+/* Opens KOLO_AUTOTUNE_LOG of this rank, if it is to write one; if that fails, warns and goes on without. */
 void kolo_autotune_log_open(kolo_autotune_log_t *log, int rank);
-/* The setting was in force up to, not including, the cycle. score: bytes per second, < 0: not known on this
- * rank. */
+/* Writes that the setting was in force up to, not including, the cycle. score: bytes per second, < 0: not known on
+ * this rank. */
 void kolo_autotune_log_write(kolo_autotune_log_t *log, const kolo_tuned_t *tuned, uint64_t to_cycle, double score);
 void kolo_autotune_log_close(kolo_autotune_log_t *log);
 
@@ -44,14 +44,14 @@ typedef struct kolo_autotune {
     uint64_t began_ns, bytes;
 } kolo_autotune_t;
 
-/* Collective. */
+/* Begins tuning. Collective. */
 kolo_status_t kolo_autotune_begin(struct kolo_tensor_engine *e);
 void kolo_autotune_end(struct kolo_tensor_engine *e);
-/* The coordinator has something to say to the ranks of this set. */
+/* Tells whether the coordinator has something to say to the ranks of this set. */
 bool kolo_autotune_has_news(const kolo_set_t *s);
 /* Puts it into the answers. */
 void kolo_autotune_tell(kolo_set_t *s, kolo_responses_t *answers);
-/* A cycle of the set is over, and this was done in it. */
+/* Counts a cycle of the set that is over, in which this was done. */
 kolo_status_t kolo_autotune_cycle(kolo_set_t *s, kolo_response_t *const *done, size_t count,
                                   const kolo_responses_t *fresh);
 

@@ -151,7 +151,7 @@ kolo_status_t kolo_gaussian_predict(const kolo_gaussian_t *g, const double *x, d
     return KOLO_OK;
 }
 
-double kolo_expected_improvement(double mean, double deviation, double best)
+double kolo_gaussian_expected_improvement(double mean, double deviation, double best)
 {
     double more = mean - best;
     if (!(deviation > 0)) return fmax(more, 0);
@@ -176,7 +176,7 @@ static double improvement_at(unsigned dims, const double *x, double *gradient, v
     (void)gradient;
     memcpy(s->at, x, dims * sizeof *x);
     if (kolo_gaussian_predict(s->g, s->at, &mean, &deviation) != KOLO_OK) return 0;
-    return kolo_expected_improvement(mean, deviation, s->best);
+    return kolo_gaussian_expected_improvement(mean, deviation, s->best);
 }
 
 static void set_switches(search_t *s, int corner)

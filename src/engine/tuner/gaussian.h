@@ -28,19 +28,19 @@ typedef struct {
     double factor[KOLO_GAUSSIAN_POINTS * KOLO_GAUSSIAN_POINTS], weights[KOLO_GAUSSIAN_POINTS], likelihood;
 } kolo_gaussian_t;
 
-/* numeric: open, and stays so. Lengths 0.3, height 1, noise 0.1. */
+/* Sets up a process; numeric is open, and stays so. Lengths 0.3, height 1, noise 0.1. */
 void kolo_gaussian_init(kolo_gaussian_t *g, kolo_numeric_t *numeric, int dims, int switches);
 kolo_status_t kolo_gaussian_add(kolo_gaussian_t *g, const double *x, double y);
 /* Makes ready to predict, with the kernel as it is; likelihood is then the logarithm of how likely the values
  * are. */
 kolo_status_t kolo_gaussian_solve(kolo_gaussian_t *g);
-/* The same with the likeliest kernel. */
+/* Does the same with the likeliest kernel. */
 kolo_status_t kolo_gaussian_fit(kolo_gaussian_t *g);
-/* Of the values themselves, without the noise. */
+/* Predicts values, without the noise. */
 kolo_status_t kolo_gaussian_predict(const kolo_gaussian_t *g, const double *x, double *mean, double *deviation);
-/* By how much a value of this distribution is larger than `best` on average, where less counts as 0. */
-double kolo_expected_improvement(double mean, double deviation, double best);
-/* The point with the largest expected improvement over `best`, and how large that is. */
+/* Computes by how much a value of this distribution is larger than `best` on average, where less counts as 0. */
+double kolo_gaussian_expected_improvement(double mean, double deviation, double best);
+/* Finds the point with the largest expected improvement over `best`, and how large that is. */
 kolo_status_t kolo_gaussian_propose(const kolo_gaussian_t *g, double best, double *x, double *improvement);
 
 #endif

@@ -87,10 +87,11 @@ static void expected_improvement_is_the_integral(void **state)
                  {3, 1.5, 7, 0.00177245676534}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        CLOSE(cases[i].want, kolo_expected_improvement(cases[i].mean, cases[i].deviation, cases[i].best), 1e-11);
-    CLOSE(0.5, kolo_expected_improvement(2, 0, 1.5), 0.0);
-    CLOSE(0.0, kolo_expected_improvement(1, 0, 1.5), 0.0);
-    assert_true(kolo_expected_improvement(-100, 1, 100) >= 0);
+        CLOSE(cases[i].want, kolo_gaussian_expected_improvement(cases[i].mean, cases[i].deviation, cases[i].best),
+              1e-11);
+    CLOSE(0.5, kolo_gaussian_expected_improvement(2, 0, 1.5), 0.0);
+    CLOSE(0.0, kolo_gaussian_expected_improvement(1, 0, 1.5), 0.0);
+    assert_true(kolo_gaussian_expected_improvement(-100, 1, 100) >= 0);
 }
 
 static double unit(uint64_t *s)
@@ -166,7 +167,7 @@ static void a_proposal_is_the_best_of_a_fine_grid(void **state)
         for (int k = 0; k <= FINE; k++) {
             double at[2] = {(double)i / FINE, (double)k / FINE};
             assert_int_equal(kolo_gaussian_predict(g, at, &mean, &deviation), KOLO_OK);
-            largest = fmax(largest, kolo_expected_improvement(mean, deviation, best));
+            largest = fmax(largest, kolo_gaussian_expected_improvement(mean, deviation, best));
         }
     }
     printf("proposed (%.3f, %.3f): %.6g, the grid has %.6g\n", x[0], x[1], improvement, largest);

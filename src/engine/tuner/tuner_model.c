@@ -163,7 +163,7 @@ static double run_step(const workload_t *w, const machine_t *m, const kolo_tunin
         for (; next < w->count && ready[next] / faster <= done; next++)
             now[n++] = (kolo_response_t *)(uintptr_t)&w->responses[next];
         double us = m->agree_us + (t->choices >> KOLO_CHOOSE_CACHE & 1 ? 0 : m->uncached_us * (double)n);
-        assert_int_equal(kolo_fuse(&rules, now, n, batches), KOLO_OK);
+        assert_int_equal(kolo_fusion_batches(&rules, now, n, batches), KOLO_OK);
         for (size_t b = 0, from = 0; b < batches->nbatches; from = batches->ends[b++])
             us += batch_us(m, t, batches->responses + from, batches->ends[b] - from);
         wall += us;

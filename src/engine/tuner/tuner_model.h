@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * For tests of the tuner: a model of an engine that is given tensors at certain times, and how fast it is under a
- * setting. It fuses with kolo_fuse() itself; what agreeing, packing and reducing cost, and how much they slow the
- * computation down, is a number each. The tensors are those of a recording, or made up.
+ * setting. It fuses with kolo_fusion_batches() itself; what agreeing, packing and reducing cost, and how much they
+ * slow the computation down, is a number each. The tensors are those of a recording, or made up.
  */
 #ifndef KOLO_ENGINE_TUNER_TUNER_MODEL_H
 #define KOLO_ENGINE_TUNER_TUNER_MODEL_H

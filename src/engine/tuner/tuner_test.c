@@ -78,7 +78,7 @@ static void the_setting_found_is_nearly_the_best_of_a_grid(void **state)
             assert_true(found >= 0.95 * most);
         }
     }
-    kolo_batches_fini(&batches);
+    kolo_fusion_batches_fini(&batches);
     free(w);
 }
 
@@ -118,7 +118,7 @@ static void try_models(int count, uint64_t first, double *shares, bool tell)
     qsort(shares, (size_t)count, sizeof *shares, by_share);
     printf("%d random models: of the best of the grid, median %.1f %%, 5th percentile %.1f %%, worst %.1f %%\n",
            count, 100 * shares[count / 2], 100 * shares[count / 20], 100 * shares[0]);
-    kolo_batches_fini(&batches);
+    kolo_fusion_batches_fini(&batches);
     free(w);
 }
 

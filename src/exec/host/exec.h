@@ -140,12 +140,12 @@ typedef struct kolo_task {
 /* Bytes for GET_REDUCE that scratch has behind its chunks. */
 #define KOLO_BOUNCE_BYTES (64u << 10)
 size_t kolo_task_bounce_bytes(const kolo_plan_t *plan);
-/* Memory for lanes and events of a plan, reused from call to call. */
+/* Returns the memory for lanes and events of a plan, which is reused from call to call. */
 size_t kolo_task_plan_state_bytes(const kolo_plan_t *plan);
-/* task->interp is filled; `state` is memory of the size above. */
+/* Starts a plan: task->interp is filled; `state` is memory of the size above. */
 kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state);
 
-/* Is a task that is in progress done but for its wires, which may still read the caller's memory? */
+/* Tells whether a task in progress is done but for its wires, which may still read the caller's memory. */
 bool kolo_task_is_posted(const kolo_task_t *task);
 /* Receives from one peer in a row, over a wire that wants to know where payloads will go (KOLO_CAP_AHEAD). How many
  * slots this one still awaits, if all of them are announced; *depth: slots of the queue, 0: nothing to announce
@@ -160,21 +160,22 @@ void kolo_task_announce(const kolo_task_t *task, uint32_t *ahead, void *data, ui
 
 /* ---- the exchange of two ranks (pair.c) ---- */
 
-/* Is the plan one that needs no interpreter? Asked once, when it is bound. */
+/* Tells whether the plan needs no interpreter. Asked once, when it is bound. */
 bool kolo_pair_is(const kolo_plan_t *plan);
 /* Starts such a plan, if the parts fit a slot each; false: they do not, and it has to be interpreted. The caller
  * has filled task->interp: plan, tx, rx, the parts and piece_bytes. */
 bool kolo_pair_start(kolo_task_t *task);
-/* The same for a message from or to one peer, whose plan has one connection; task->reducer->elem is 1. */
+/* Does the same for a message from or to one peer, whose plan has one connection; task->reducer->elem is 1. */
 bool kolo_pair_start_message(kolo_task_t *task, const kolo_plan_t *plan, kolo_tx_t *tx, kolo_rx_t *rx,
                              const kolo_part_t *part, uint32_t piece_bytes);
 
 /* ---- flat tasks (flat_*.c) ---- */
 
 #define KOLO_FLAT_MAX 8192 /* most data bytes of one LL slot */
-/* The loop that runs `coll`. algo: whose plan it follows, of a row with `lines` (algo/table.c). */
+/* Finds the loop that runs `coll`. algo: whose plan it follows, of a row with `lines` (algo/table.c). */
 kolo_status_t kolo_flat_loop(kolo_algo_t algo, kolo_coll_t coll, kolo_task_step_fn_t *loop);
-/* task->flat is filled. What one rank puts must fit a slot: wire/ll.h lays parts out, kolo_tune_fits() asks. */
+/* Starts a loop: task->flat is filled. What one rank puts must fit a slot: wire/ll.h lays parts out,
+ * kolo_tune_fits() checks. */
 void kolo_flat_start(kolo_task_t *task, kolo_task_step_fn_t loop);
 kolo_status_t kolo_flat_start_send(kolo_task_t *task);
 kolo_status_t kolo_flat_start_recv(kolo_task_t *task);
@@ -184,14 +185,14 @@ kolo_status_t kolo_flat_start_recv(kolo_task_t *task);
 /* Steps the task until it is complete, pumping its context's wires, checking peers, abort and deadline. On failure
  * the message names operation, peer and what was awaited. */
 kolo_status_t kolo_task_run(kolo_task_t *task, kolo_wait_t *wait);
-/* What a task waits for now, for messages. */
+/* Writes what a task waits for now, for messages. */
 void kolo_task_describe(void *task, char *buf, size_t bytes);
 /* Lists the ranks that it waits for, at most `most` of them; returns how many. */
 size_t kolo_task_awaited(kolo_task_t *task, int *ranks, size_t most);
 /* Asks the wires of every connection the task waits on whether its peer lives. */
 kolo_status_t kolo_task_check_peers(kolo_task_t *task);
-/* A task that is given up before it is complete (abort, deadline, failure): afterwards no wire writes to its
- * memory. kolo_task_run() does this itself; who steps tasks by hand calls it. Any task, any number of times. */
+/* Gives a task up before it is complete (abort, deadline, failure): afterwards no wire writes to its memory.
+ * kolo_task_run() does this itself; whoever steps tasks by hand calls it. Any task, any number of times. */
 void kolo_task_cancel(kolo_task_t *task);
 
 #endif

@@ -64,16 +64,16 @@ static inline size_t kolo_reducer_elems(const kolo_reducer_t *r, size_t bytes)
     return bytes >> __builtin_ctzl(r->elem);
 }
 
-/* KOLO_ERR_INVALID_ARGUMENT for an op that is not built in, or not for this type. */
+/* Fills a reducer. KOLO_ERR_INVALID_ARGUMENT for an op that is not built in, or not for this type. */
 kolo_status_t kolo_reducer_init(kolo_reducer_t *r, kolo_type_t type, kolo_op_t op, uint32_t nranks);
 
-/* Of a reducer just filled, where each reduction is one fold of all ranks' inputs: AVG of floats divides the sum by
- * their number before it is rounded, instead of scaling each input. */
+/* Changes a reducer just filled for one fold of all ranks' inputs: AVG of floats then divides the sum by their
+ * number before it is rounded, instead of scaling each input. */
 void kolo_reducer_one_fold(kolo_reducer_t *r, kolo_op_t op, uint32_t nranks);
 
 enum { KOLO_RAW_A = 1, KOLO_RAW_B = 2, KOLO_FINAL = 4 };
-/* dst = a op b over n elements; dst may be a or b (not overlap otherwise). flags say which operand is raw input and
- * whether dst is a finished result. */
+/* Computes dst = a op b over n elements; dst may be a or b (not overlap otherwise). flags say which operand is raw
+ * input and whether dst is a finished result. */
 void kolo_reduce_pair(const kolo_reducer_t *r, void *dst, const void *a, const void *b, size_t n, unsigned flags);
 
 /* dst = srcs[0] op srcs[1] op ... in that order; 8- and 16-bit floats accumulate in float32 and round once. */
@@ -89,14 +89,14 @@ typedef struct {
 } kolo_reduce_many_t;
 void kolo_reduce_many(const kolo_reducer_t *r, const kolo_reduce_many_t *what, size_t n);
 
-/* dst = src with the pre-scale (raw) and the post-scale (final) applied; plain copy when neither does anything.
- * dst may be src. */
+/* Computes dst = src with the pre-scale (raw) and the post-scale (final) applied; plain copy when neither does
+ * anything. dst may be src. */
 void kolo_reduce_load(const kolo_reducer_t *r, void *dst, const void *src, size_t n, bool raw, bool final);
 
 /* Copies; large ones to memory that will not be read soon may bypass the cache (`stream`). */
 void kolo_copy(void *dst, const void *src, size_t bytes, bool stream);
 
-/* "avx512", "avx2", "baseline": what was picked (KOLO_CPU_ISA forces a lower one). */
+/* Returns "avx512", "avx2" or "baseline": what was picked (KOLO_CPU_ISA forces a lower one). */
 const char *kolo_reduce_isa(void);
 
 #endif

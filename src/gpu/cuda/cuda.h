@@ -30,7 +30,7 @@ typedef struct {
     bool early; /* they wait by themselves for the kernel before them */
 } kolo_cuda_kernels_t;
 kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cuda_kernels_t **kernels);
-/* Were kernels compiled in? */
+/* Tells whether kernels were compiled in. */
 bool kolo_cuda_built(void);
 
 typedef struct {
@@ -65,7 +65,7 @@ typedef struct {
 void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda_limits_t *limits);
 
 /* resident: blocks that a rank may have on its GPU at the same time, since they wait for each other. */
-/* shared: ranks share a GPU, where lines of 128 bytes do not come whole. */
+/* Lays out a region. shared: ranks share a GPU, where lines of 128 bytes do not come whole. */
 void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kolo_cuda_limits_t *limits,
                       kolo_cuda_layout_t *layout);
 
@@ -90,7 +90,7 @@ typedef struct kolo_cuda_plans kolo_cuda_plans_t;
 struct kolo_cuda_state;
 kolo_status_t kolo_cuda_plans_open(const kolo_exec_env_t *env, kolo_cuda_plans_t **plans);
 void kolo_cuda_plans_close(kolo_cuda_plans_t *plans);
-/* How long a region of `bytes` bytes gets by what plans need. */
+/* Returns how long a region of `bytes` bytes becomes with what plans need. */
 uint64_t kolo_cuda_plans_room(kolo_cuda_plans_t *plans, uint32_t nranks, uint64_t bytes);
 /* Runs the call by its plan. *launched: there is one for it. */
 kolo_status_t kolo_cuda_plans_launch(struct kolo_cuda_state *s, const kolo_exec_call_t *call, bool *launched);
@@ -133,43 +133,46 @@ typedef struct {
     uint32_t blocks, threads; /* of a launch; threads of each block */
 } kolo_cuda_grid_t;
 
-/* choose.c: what a call says, without a family; fills the arguments of a collective; the family and the grid. */
+/* Fills the arguments of a collective from its call: first what the call says, then the family, then the grid
+ * (choose.c). */
 kolo_status_t kolo_cuda_fill(const kolo_exec_call_t *call, kolo_cuda_args_t *args);
 kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *args,
                                kolo_cuda_family_t *family, kolo_cuda_grid_t *grid);
-/* The longest all_reduce that can go in two steps by lines of 128 bytes: they share the room of one step. */
+/* Returns the longest all_reduce that can go in two steps by lines of 128 bytes, which share the room of one
+ * step. */
 uint64_t kolo_cuda_lines128_two_room(const kolo_cuda_layout_t *l);
-/* By lines, whatever limits say; bytes of a part that go at once. */
+/* Returns how many bytes of a part can go by lines at once, whatever the limits say. */
 uint64_t kolo_cuda_lines_most(const kolo_cuda_state_t *s);
 kolo_status_t kolo_cuda_choose_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call,
                                      kolo_cuda_args_t *args, kolo_cuda_family_t *family, kolo_cuda_grid_t *grid);
-/* expose.c: the ranks of this process whose GPUs reach memory at `p`. `legacy`: as in kolo_cuda_reaches(). */
+/* Returns a map of the ranks of this process whose GPUs reach memory at `p` (expose.c). `legacy`: as in
+ * kolo_cuda_reaches(). */
 uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool legacy);
-/* Before a long operation on `stream`: what others have offered is mapped, `p` is offered to them. */
+/* Maps what others have offered and offers them `p`, before a long operation on `stream`. */
 void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, uint64_t bytes, kolo_cu_stream_t stream);
 /* Now and then, before any launch: what was freed is given up, by its owner and by those who have it mapped. */
 #define KOLO_CUDA_TIDY_EACH 64 /* launches */
 void kolo_cuda_tidy(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
-/* Behind a launch on `stream`, if s->wants_mark. */
+/* Queues a mark behind a launch on `stream`, if s->wants_mark. */
 void kolo_cuda_mark(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
-/* Memory of this rank as the GPU of rank `peer` sees it; 0: it does not. */
+/* Returns the address of this rank's memory as the GPU of rank `peer` sees it; 0 if it does not. */
 uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, uint64_t bytes, int peer);
-/* The part of the arguments that tells where this rank's buffers are to others. */
+/* Fills in where this rank's buffers are to others. */
 void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_long_args_t *args);
-/* launch.c: puts a kernel on a stream, behind what this communicator put on another one. */
+/* Puts a kernel on a stream, behind what this communicator has put on another one (launch.c). */
 kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_cuda_grid_t grid, void *args,
                             kolo_cu_stream_t stream);
 kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *src, size_t bytes,
                                  kolo_cu_stream_t stream);
-/* memory.c: is it memory of this rank's GPU, and so long? */
+/* Checks that memory is this rank's GPU's, and that it is long enough (memory.c). */
 kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what);
 void kolo_cuda_forget_memory(kolo_cuda_state_t *s);
-/* moves.c: exec.h's move(). */
+/* Implements exec.h's move() (moves.c). */
 kolo_status_t kolo_cuda_move(void *state, const kolo_exec_move_t *moves, size_t n);
-/* waits.c: exec.h's waits() and awaited(). */
+/* Implements exec.h's waits() and awaited() (waits.c). */
 void kolo_cuda_waits(void *state, kolo_exec_waits_t *waits);
 void kolo_cuda_awaited(void *state, char *buf, size_t bytes);
-/* messages.c: sends and receives side by side, which have been checked. */
+/* Queues sends and receives, which have been checked, side by side (messages.c). */
 kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n);
 void kolo_cuda_tables_free(kolo_cuda_state_t *s);
 

@@ -59,7 +59,7 @@ static kolo_status_t prepare_region(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
 
 static kolo_status_t open_regions(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
 {
-    KOLO_TRY(kolo_regions_open(ctx, s->device, region_bytes, s, &s->regions));
+    KOLO_TRY(kolo_cuda_regions_open(ctx, s->device, region_bytes, s, &s->regions));
     KOLO_TRY(prepare_region(s, ctx));
     KOLO_TRY(kolo_exports_open(ctx, s->device, s->regions.nranks, &s->exports));
     s->args.c.layout = s->p2p.head.layout = s->layout;
@@ -85,7 +85,7 @@ static void close_regions(kolo_cuda_state_t *s)
     s->exports = NULL;
     s->marked = s->wants_mark = false;
     s->complete = 0;
-    kolo_regions_close(&s->regions);
+    kolo_cuda_regions_close(&s->regions);
 }
 
 static void suspend_state(void *state)

@@ -6,7 +6,7 @@
  */
 #include "gpu/levels/parts.h"
 
-/* Each rank gets what its lane has, then the ranks of a host exchange it, host by host. */
+/* Gathers what each lane has to its rank; then the ranks of a host exchange it, host by host. */
 kolo_status_t kolo_levels_all_gather(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t n = (uint64_t)s->lanes, me = (uint64_t)s->local;
@@ -24,7 +24,7 @@ kolo_status_t kolo_levels_all_gather(kolo_levels_t *s, const kolo_exec_call_t *c
     return KOLO_OK;
 }
 
-/* What the ranks of this host have for this rank's place on each host is reduced to scratch memory, then over the
+/* Reduces what this host's ranks have for this rank's place on each host into scratch memory, then over the
  * lane. */
 kolo_status_t kolo_levels_reduce_scatter(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
@@ -48,8 +48,8 @@ kolo_status_t kolo_levels_reduce_scatter(kolo_levels_t *s, const kolo_exec_call_
 
 /* ---- all_to_all ---- */
 
-/* From scratch memory, where the blocks for a host lie one behind the other, by the place of their senders. Whole
- * blocks lie like that where they go to, too; parts of blocks go to each place by themselves. */
+/* Exchanges scratch memory, where the blocks for a host lie one behind the other by the place of their senders.
+ * Whole blocks lie like that where they go to, too; parts of blocks go to each place by themselves. */
 static kolo_status_t exchange(kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t done, uint64_t part)
 {
     uint64_t n = (uint64_t)s->lanes;
@@ -71,8 +71,8 @@ static kolo_status_t exchange(kolo_levels_t *s, const kolo_exec_call_t *c, uint6
     return KOLO_OK;
 }
 
-/* Inside a host each rank gets what its ranks have for its place on each host; its lane takes that there. What
- * stays on this host has come to its place with that. */
+/* Collects, inside each host, what its ranks have for this rank's place on every host; the lane takes that there,
+ * and what stays on this host has come to its place with that. */
 kolo_status_t kolo_levels_all_to_all(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t n = (uint64_t)s->lanes, hosts = (uint64_t)s->env.hosts, host = (uint64_t)s->host;
@@ -97,8 +97,8 @@ kolo_status_t kolo_levels_all_to_all(kolo_levels_t *s, const kolo_exec_call_t *c
 
 /* ---- gather and scatter ---- */
 
-/* What the hosts' ranks have comes over their lanes to the root's host, so all GPUs there take a share, and from
- * there to the root, host by host. */
+/* Gathers over the lanes to the root's host, so that all GPUs there take a share, and from there to the root, host
+ * by host. */
 kolo_status_t kolo_levels_gather(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t n = (uint64_t)s->lanes;
@@ -115,7 +115,7 @@ kolo_status_t kolo_levels_gather(kolo_levels_t *s, const kolo_exec_call_t *c)
     return KOLO_OK;
 }
 
-/* The other way round. */
+/* Scatters, the other way round. */
 kolo_status_t kolo_levels_scatter(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t n = (uint64_t)s->lanes;

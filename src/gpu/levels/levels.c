@@ -29,7 +29,7 @@ static const kolo_param_t rows[] = {
 };
 static const kolo_param_table_t params = {.module = "exec_levels", .rows = rows, .count = KOLO_COUNTOF(rows)};
 
-/* The scratch memory has a part of each host. */
+/* Tells whether the scratch memory has room for a part of each host. */
 static bool has_room(const kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     return c->count <= s->room_bytes / (uint64_t)s->env.hosts / c->elem;
@@ -72,7 +72,7 @@ static kolo_levels_fn_t even_of(const kolo_levels_t *s, const kolo_exec_call_t *
     }
 }
 
-/* NULL: through host memory as a whole. By what all ranks know alike. */
+/* Chooses the levels of a call by what all ranks know alike. NULL: it goes through host memory as a whole. */
 static kolo_levels_fn_t collective_of(const kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t lanes = (uint64_t)s->lanes, bytes = c->count * c->elem;
@@ -82,7 +82,7 @@ static kolo_levels_fn_t collective_of(const kolo_levels_t *s, const kolo_exec_ca
     return s->even ? even_of(s, c) : uneven_of(c);
 }
 
-/* Those that there are; returns how many. */
+/* Lists the executors that there are; returns how many. */
 static int parts_of(const kolo_levels_t *s, const kolo_exec_part_t *parts[3])
 {
     const kolo_exec_part_t *all[] = {&s->env.inside, &s->env.across, &s->env.whole};
@@ -92,7 +92,7 @@ static int parts_of(const kolo_levels_t *s, const kolo_exec_part_t *parts[3])
     return n;
 }
 
-/* A call comes behind those before it, whichever parts they went to. */
+/* Puts a call behind those before it, whichever executors they went to. */
 static kolo_status_t follow(const kolo_levels_t *s, void *stream)
 {
     const kolo_exec_part_t *parts[3];
@@ -101,7 +101,8 @@ static kolo_status_t follow(const kolo_levels_t *s, void *stream)
     return KOLO_OK;
 }
 
-/* Others wait in what was queued of a call: then the communicator has to fail, so that they hear of it. */
+/* Runs a collective in levels. If a part of it was queued when it fails, the communicator has to fail, since others
+ * wait in it. */
 static kolo_status_t in_levels(kolo_levels_t *s, kolo_levels_fn_t collective, const kolo_exec_call_t *c)
 {
     s->begun = false;
@@ -212,7 +213,8 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
     return env->levels(env->levels_arg, env, state);
 }
 
-/* Several hosts, numbered host by host, whose GPUs reach each other inside each host; one has two ranks or more. */
+/* Serves several hosts, numbered host by host, whose GPUs reach each other inside each host; one has two ranks or
+ * more. */
 static bool serves(const kolo_exec_gpus_t *gpus, char why[KOLO_EXEC_WHY])
 {
     const char *lacks = NULL;

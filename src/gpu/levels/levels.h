@@ -28,7 +28,7 @@ typedef struct {
     void *enter_arg;
 } kolo_levels_env_t;
 
-/* How many lanes there are. */
+/* Returns how many lanes there are. */
 int kolo_levels_lanes(const int *size, int hosts);
 /* Takes the parts over on success. */
 kolo_status_t kolo_levels_make(const kolo_levels_env_t *env, void **state);

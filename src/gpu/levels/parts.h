@@ -36,8 +36,8 @@ int kolo_levels_host_of(const kolo_levels_t *s, int rank);
 /* Elements of each of `parts` parts that the scratch memory has room for at a time. At least 64. */
 uint64_t kolo_levels_room(const kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t parts);
 
-/* The call c as the collective `coll` among the ranks of a host, or in a lane. Inputs are scaled, once, where they
- * are reduced inside a host; results are divided between hosts. */
+/* Makes of c the collective `coll` among the ranks of a host, or in a lane. Inputs are scaled, once, where they are
+ * reduced inside a host; results are divided between hosts. */
 kolo_exec_call_t kolo_levels_inside(const kolo_exec_call_t *c, kolo_coll_t coll);
 kolo_exec_call_t kolo_levels_across(const kolo_exec_call_t *c, kolo_coll_t coll);
 /* Launches such a call. A rank without a lane does nothing across. */
@@ -46,18 +46,19 @@ kolo_status_t kolo_levels_launch_across(kolo_levels_t *s, const kolo_exec_call_t
 kolo_status_t kolo_levels_launch_whole(kolo_levels_t *s, const kolo_exec_call_t *calls, size_t n);
 
 typedef kolo_status_t (*kolo_levels_fn_t)(kolo_levels_t *s, const kolo_exec_call_t *c);
-/* vectors.c: at least as many elements as there are lanes. What does not divide by the lanes goes whole. */
+/* Reduces at least as many elements as there are lanes (vectors.c). What does not divide by the lanes goes
+ * whole. */
 kolo_status_t kolo_levels_all_reduce(kolo_levels_t *s, const kolo_exec_call_t *c);
 kolo_status_t kolo_levels_broadcast(kolo_levels_t *s, const kolo_exec_call_t *c);
 kolo_status_t kolo_levels_reduce(kolo_levels_t *s, const kolo_exec_call_t *c);
-/* blocks.c: where hosts have equally many ranks. gather, scatter: the scratch memory has room for a block of each
- * host. */
+/* Runs where hosts have equally many ranks, as the next ones do (blocks.c). gather, scatter: the scratch memory has
+ * room for a block of each host. */
 kolo_status_t kolo_levels_all_gather(kolo_levels_t *s, const kolo_exec_call_t *c);
 kolo_status_t kolo_levels_reduce_scatter(kolo_levels_t *s, const kolo_exec_call_t *c);
 kolo_status_t kolo_levels_all_to_all(kolo_levels_t *s, const kolo_exec_call_t *c);
 kolo_status_t kolo_levels_gather(kolo_levels_t *s, const kolo_exec_call_t *c);
 kolo_status_t kolo_levels_scatter(kolo_levels_t *s, const kolo_exec_call_t *c);
-/* uneven.c: where they do not. */
+/* Does the same where they do not (uneven.c). */
 kolo_status_t kolo_levels_all_gather_uneven(kolo_levels_t *s, const kolo_exec_call_t *c);
 kolo_status_t kolo_levels_reduce_scatter_uneven(kolo_levels_t *s, const kolo_exec_call_t *c);
 

@@ -6,7 +6,7 @@
  */
 #include "gpu/levels/parts.h"
 
-/* Is there a rank with the place that this rank's lane carries blocks of at this turn? */
+/* Tells whether a rank has the place that this rank's lane carries blocks of at this turn. */
 static bool has_turn(const kolo_levels_t *s, int turn)
 {
     return turn * s->lanes + s->local < s->most;
@@ -18,7 +18,7 @@ static int blocks_of(const kolo_levels_t *s, int h, int turn)
     return KOLO_MIN(s->env.size[h] - turn * s->lanes, s->lanes);
 }
 
-/* Can one kernel move all of them, each from or to a rank of its own? */
+/* Tells whether one kernel can move all blocks, each from or to a rank of its own. */
 static bool at_once(const kolo_levels_t *s, int h, int turn)
 {
     return blocks_of(s, h, turn) == s->lanes && kolo_levels_all_lead(s);
@@ -31,8 +31,8 @@ static char *block_at(const kolo_levels_t *s, const kolo_exec_call_t *c, const v
 
 /* ---- all_gather ---- */
 
-/* The lanes have brought `part` elements of the blocks of each host to scratch memory: those of host h go to all
- * ranks of this one. */
+/* Spreads `part` elements of the blocks of host h, which the lanes have brought to scratch memory, to all ranks of
+ * this host. */
 static kolo_status_t spread_turn(kolo_levels_t *s, const kolo_exec_call_t *c, int h, int turn, uint64_t done,
                                  uint64_t part)
 {
@@ -56,7 +56,7 @@ static kolo_status_t spread_turn(kolo_levels_t *s, const kolo_exec_call_t *c, in
     return KOLO_OK;
 }
 
-/* The ranks of a host gather its blocks, then the lanes bring those of the others. */
+/* Gathers the blocks of this host, then has the lanes bring those of the others. */
 kolo_status_t kolo_levels_all_gather_uneven(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t most = kolo_levels_room(s, c, (uint64_t)s->env.hosts);
@@ -82,8 +82,7 @@ kolo_status_t kolo_levels_all_gather_uneven(kolo_levels_t *s, const kolo_exec_ca
 
 /* ---- reduce_scatter ---- */
 
-/* What this host's ranks have for the ranks of host h at this turn is reduced, to the ranks whose lanes go
- * there. */
+/* Reduces what this host's ranks have for the ranks of host h at this turn, to the ranks whose lanes go there. */
 static kolo_status_t sum_turn(kolo_levels_t *s, const kolo_exec_call_t *c, int h, int turn, uint64_t done,
                               uint64_t part)
 {
@@ -125,7 +124,7 @@ static kolo_status_t hand_over(kolo_levels_t *s, const kolo_exec_call_t *c, int 
     return KOLO_OK;
 }
 
-/* The scratch memory has a part of each host, the result, and the results of others. */
+/* Scatters in turns. The scratch memory has a part of each host, the result, and the results of others. */
 kolo_status_t kolo_levels_reduce_scatter_uneven(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t hosts = (uint64_t)s->env.hosts, most = kolo_levels_room(s, c, hosts + 2);

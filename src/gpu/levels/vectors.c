@@ -6,7 +6,7 @@
  */
 #include "gpu/levels/parts.h"
 
-/* What does not divide by the lanes. */
+/* Launches what does not divide by the lanes. */
 static kolo_status_t launch_rest(kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t done)
 {
     kolo_exec_call_t rest = *c;
@@ -17,7 +17,7 @@ static kolo_status_t launch_rest(kolo_levels_t *s, const kolo_exec_call_t *c, ui
     return kolo_levels_launch_whole(s, &rest, 1);
 }
 
-/* The parts of dst, which the ranks with lanes have, go to all ranks of this host. */
+/* Spreads the parts of dst, which the ranks with lanes have, to all ranks of this host. */
 static kolo_status_t spread_parts(kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t part)
 {
     kolo_exec_call_t gather = kolo_levels_inside(c, KOLO_COLL_ALL_GATHER);
@@ -53,7 +53,7 @@ kolo_status_t kolo_levels_all_reduce(kolo_levels_t *s, const kolo_exec_call_t *c
     return launch_rest(s, c, whole);
 }
 
-/* The root's host has all of it first, and needs nothing from the lanes. */
+/* Broadcasts, on the root's host first, which needs nothing from the lanes. */
 kolo_status_t kolo_levels_broadcast(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t part = c->count / (uint64_t)s->lanes, whole = part * (uint64_t)s->lanes;
@@ -73,7 +73,7 @@ kolo_status_t kolo_levels_broadcast(kolo_levels_t *s, const kolo_exec_call_t *c)
 
 /* ---- reduce ---- */
 
-/* Each rank with a lane gets the host's sum of its part, in the scratch memory. */
+/* Leaves the host's sum of its part in the scratch memory of each rank with a lane. */
 static kolo_status_t sum_parts(kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t done, uint64_t part)
 {
     kolo_exec_call_t scatter = kolo_levels_inside(c, KOLO_COLL_REDUCE_SCATTER);
@@ -93,8 +93,8 @@ static kolo_status_t sum_parts(kolo_levels_t *s, const kolo_exec_call_t *c, uint
     return KOLO_OK;
 }
 
-/* The root gets the parts from the ranks of its host that have lanes. Where others have none, a broadcast brings
- * each part; ranks that do not need it have it in the second half of the scratch memory. */
+/* Brings the parts from the ranks of the root's host that have lanes to the root. Where others have none, a
+ * broadcast brings each part; ranks that do not need it have it in the second half of the scratch memory. */
 static kolo_status_t collect_parts(kolo_levels_t *s, const kolo_exec_call_t *c, uint64_t done, uint64_t part)
 {
     kolo_exec_call_t gather = kolo_levels_inside(c, KOLO_COLL_GATHER);
@@ -119,7 +119,7 @@ static kolo_status_t collect_parts(kolo_levels_t *s, const kolo_exec_call_t *c, 
     return KOLO_OK;
 }
 
-/* Each lane takes a part to the root's host. As much at a time as there is scratch memory. */
+/* Takes a part over each lane to the root's host, as much at a time as there is scratch memory. */
 kolo_status_t kolo_levels_reduce(kolo_levels_t *s, const kolo_exec_call_t *c)
 {
     uint64_t lanes = (uint64_t)s->lanes, most = kolo_levels_room(s, c, s->even ? 1 : 2);

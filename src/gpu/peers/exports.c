@@ -163,7 +163,7 @@ static void unmap(kolo_cu_ptr_t *at)
     *at = 0;
 }
 
-/* Do two allocations of one process share pages? Short ones lie in pages of 2 MB with others. */
+/* Tells whether two allocations of one process share pages. Short ones lie in pages of 2 MB with others. */
 static bool share_pages(const span_t *a, const offer_t *b)
 {
     const uint64_t page = a->bytes < 2 << 20 || b->bytes < 2 << 20 ? 2 << 20 : 1;
@@ -172,7 +172,7 @@ static bool share_pages(const span_t *a, const offer_t *b)
     return a->base / page * page < b_end && b->base / page * page < a_end;
 }
 
-/* NULL: mapped. Else why not. */
+/* Maps an offer. Returns NULL, or why it is not mapped. */
 static const char *map(const offer_t *offer, uint64_t id, uint64_t process, kolo_cu_ptr_t *at)
 {
     const char *why = NULL;
@@ -203,7 +203,7 @@ static void unmap_what(peer_t *p, int place)
     p->pieces[place] = NULL;
 }
 
-/* The place's descriptors, and what is known of its pieces, go. */
+/* Withdraws the place's descriptors and forgets what is known of its pieces. */
 static void end_run(kolo_exports_t *e, int place)
 {
     if (e->run[place] && !e->fetched[place]) kolo_pieces_withdraw(&e->mine->offers[place].pieces);
@@ -223,7 +223,8 @@ void kolo_exports_close(kolo_exports_t *e)
     free(e);
 }
 
-/* Another allocation than before is in this place, or none: its owner says that nobody uses the old one. */
+/* Unmaps a place in which another allocation than before is, or none: its owner says that nobody uses the old
+ * one. */
 static void unmap_place(kolo_exports_t *e, int owner, int place)
 {
     mapped_t *m = &e->mine->mapped[owner][place];
@@ -233,7 +234,7 @@ static void unmap_place(kolo_exports_t *e, int owner, int place)
     unmap_what(&e->peers[owner], place);
 }
 
-/* NULL: mapped at *address. Else why not. */
+/* Maps an offer at *address. Returns NULL, or why it is not mapped. */
 static const char *map_offer(kolo_exports_t *e, int owner, int place, const offer_t *offer, uint64_t id,
                              uint64_t *address)
 {
@@ -306,7 +307,7 @@ static int place_of(const kolo_exports_t *e, uint64_t id)
     return -1;
 }
 
-/* An empty place, or the one that was asked for longest ago, if that may be given up; -1: none. */
+/* Returns an empty place, or the one that was asked for longest ago if that may be given up; -1: none. */
 static int find_place(const kolo_exports_t *e, uint64_t complete)
 {
     int oldest = -1, empty = place_of(e, 0);

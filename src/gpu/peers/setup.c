@@ -194,8 +194,8 @@ static kolo_status_t make_own(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *de
     return status;
 }
 
-kolo_status_t kolo_regions_open(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *device,
-                                kolo_region_bytes_fn_t bytes, void *arg, kolo_regions_t *out)
+kolo_status_t kolo_cuda_regions_open(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *device,
+                                     kolo_region_bytes_fn_t bytes, void *arg, kolo_regions_t *out)
 {
     int n = kolo_oob_nranks(ctx->oob), rank = kolo_oob_rank(ctx->oob);
     gpu_card_t *cards = calloc((size_t)n, sizeof *cards), *mine = cards ? &cards[rank] : NULL;
@@ -232,11 +232,11 @@ kolo_status_t kolo_regions_open(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *
     if (status == KOLO_OK) status = kolo_oob_barrier(ctx->oob); /* all have mapped */
     if (mine) kolo_fdpass_withdraw(mine->name);
     free(cards);
-    if (status != KOLO_OK) kolo_regions_close(out);
+    if (status != KOLO_OK) kolo_cuda_regions_close(out);
     return status;
 }
 
-void kolo_regions_close(kolo_regions_t *regions)
+void kolo_cuda_regions_close(kolo_regions_t *regions)
 {
     for (int r = 0; regions->refs && r < regions->nranks; r++)
         if (regions->refs[r].region) region_drop(regions->refs[r].region);

@@ -64,7 +64,7 @@ static char *base_of(const kolo_staged_t *s, const kolo_staged_op_t *op, uint32_
     return op->room + piece % KOLO_STAGED_DEPTH * s->slot_bytes;
 }
 
-/* Whose part is part p of the slot? */
+/* Returns whose part is part p of the slot. */
 static uint32_t rank_of(const kolo_staged_t *s, const kolo_exec_call_t *c, uint32_t p)
 {
     bool behind = c->coll == KOLO_COLL_ALL_TO_ALL && c->others && p >= (uint32_t)s->rank;

@@ -18,7 +18,7 @@ struct kolo_staged_host_copy {
     bool once;
 };
 
-/* On a thread of the driver. */
+/* Copies, on a thread of the driver. */
 static void copy_on_host(void *arg)
 {
     kolo_staged_host_copy_t *c = arg;
@@ -26,7 +26,7 @@ static void copy_on_host(void *arg)
     if (c->once) free(c);
 }
 
-/* Managed memory is the driver's to move. */
+/* Tells whether memory is the host's. Managed memory is the driver's to move. */
 static bool is_host(const kolo_staged_t *s, const void *p)
 {
     int attributes[] = {KOLO_CU_POINTER_MEMORY_TYPE, KOLO_CU_POINTER_MANAGED};

@@ -33,16 +33,17 @@ static kolo_status_t failed(const kolo_staged_t *s, kolo_cu_result_t r, const ch
     return r ? kolo_cuda_fail(r, s->device->ordinal, what) : KOLO_OK;
 }
 
-/* Memory of ours that is then pinned, not memory of the driver: a peer on this host copies from it by
- * process_vm_readv(2), which a driver's mapping refuses. */
+/* Pins memory of ours, instead of taking the driver's: a peer on this host copies from it by process_vm_readv(2),
+ * which a driver's mapping refuses. */
 kolo_status_t kolo_staged_pin(kolo_staged_t *s, size_t bytes, char **at)
 {
     kolo_staged_pinned_t *pinned = calloc(1, sizeof *pinned);
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (!pinned || p == MAP_FAILED) {
+        int err = errno;
         if (p != MAP_FAILED) munmap(p, bytes);
         free(pinned);
-        return kolo_fail_errno(KOLO_ERR_NO_MEMORY, errno, "no %zu bytes of memory to stage in", bytes);
+        return kolo_fail_errno(KOLO_ERR_NO_MEMORY, err, "no %zu bytes of memory to stage in", bytes);
     }
     *pinned = (kolo_staged_pinned_t){.next = s->pinned, .at = p, .bytes = bytes};
     s->pinned = pinned;

@@ -66,7 +66,8 @@ static kolo_status_t put_pieces(kolo_staged_t *s, const kolo_staged_op_t *op, ko
     return KOLO_OK;
 }
 
-/* On a thread of the driver, which must not be held up and calls nothing of it. */
+/* Announces a captured operation at each replay. Runs on a thread of the driver, which must not be held up, and
+ * calls nothing of it. */
 static void replay(void *arg)
 {
     kolo_staged_op_t *op = arg;
@@ -142,7 +143,7 @@ static kolo_status_t put(kolo_staged_t *s, kolo_staged_op_t *op, kolo_cu_stream_
 
 /* ---- operations ---- */
 
-/* What this rank sends to itself is a copy on the device. They have been checked. */
+/* Copies on the device what this rank sends to itself. The calls have been checked. */
 static kolo_status_t copy_own(kolo_staged_t *s, const kolo_exec_call_t *calls, size_t n)
 {
     size_t r = 0;
@@ -216,8 +217,8 @@ kolo_status_t kolo_staged_follow(void *state, void *stream)
     return status;
 }
 
-/* What the thread has not ended yet is not over; then the end of the last stream is asked for, since copies and
- * waits on it hold on to the memory. */
+/* Asks whether all is over: what the thread has not ended is not; then the end of the last stream counts, since
+ * copies and waits on it hold on to the memory. */
 kolo_status_t kolo_staged_poll(void *state)
 {
     kolo_staged_t *s = state;

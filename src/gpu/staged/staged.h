@@ -90,13 +90,13 @@ typedef struct kolo_staged {
     bool started;
 } kolo_staged_t;
 
-/* open.c: memory of at least `bytes`, pinned. */
+/* Pins memory of at least `bytes` (open.c). */
 kolo_status_t kolo_staged_pin(kolo_staged_t *s, size_t bytes, char **at);
-/* worker.c */
+/* Runs the worker's thread (worker.c). */
 void *kolo_staged_work(void *state);
 
-/* collective.c, messages.c. _plan: the room, and how many pieces. _copy: queues the copies of a piece from or to
- * the device. _run: runs a piece on the host. */
+/* Finds the room and the number of pieces (_plan), queues the copies of a piece from or to the device (_copy), runs
+ * a piece on the host (_run). collective.c, messages.c. */
 kolo_status_t kolo_staged_collective_plan(kolo_staged_t *s, kolo_staged_op_t *op);
 kolo_status_t kolo_staged_collective_copy(kolo_staged_t *s, const kolo_staged_op_t *op, uint32_t piece,
                                           bool from_device, kolo_cu_stream_t stream);
@@ -106,11 +106,11 @@ kolo_status_t kolo_staged_messages_copy(kolo_staged_t *s, const kolo_staged_op_t
                                         kolo_cu_stream_t stream);
 kolo_status_t kolo_staged_messages_run(kolo_staged_t *s, const kolo_staged_op_t *op);
 
-/* copies.c: in the stream's order; never waits for it. */
+/* Queues a copy in the stream's order; never waits for it (copies.c). */
 kolo_status_t kolo_staged_copy(kolo_staged_t *s, kolo_cu_stream_t stream, void *to, const void *from, size_t bytes);
 void kolo_staged_free_copies(kolo_staged_t *s);
 
-/* queue.c */
+/* Checks calls as launch does, without queuing them (queue.c). */
 kolo_status_t kolo_staged_check(void *state, const kolo_exec_call_t *calls, size_t n);
 kolo_status_t kolo_staged_launch(void *state, const kolo_exec_call_t *calls, size_t n);
 kolo_status_t kolo_staged_follow(void *state, void *stream);

@@ -41,7 +41,7 @@ static kolo_status_t run(kolo_staged_t *s, const kolo_staged_op_t *op)
     return KOLO_OK;
 }
 
-/* Nothing will run any more: streams go on with what is in their buffers. */
+/* Lets all streams go on with what is in their buffers: nothing will run any more. */
 static void let_all_go(kolo_staged_t *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -66,7 +66,7 @@ static void run_and_end(kolo_staged_t *s, kolo_staged_op_t *op)
     if (!op->pair) free(op);
 }
 
-/* The operation that a stream has come to; *idle: nothing is queued at all. */
+/* Takes the operation that a stream has come to; *idle: nothing is queued at all. */
 static kolo_staged_op_t *take(kolo_staged_t *s, bool *idle)
 {
     kolo_staged_op_t *op = NULL;

@@ -21,7 +21,7 @@ kolo_status_t kolo_cuda_load(const kolo_cuda_api_t **api);
 const kolo_cuda_api_t *kolo_cuda_loaded(void);
 /* Loads it if the program has it already. */
 void kolo_cuda_load_if_used(void);
-/* kolo_fail() with what the driver says of `result`: "cannot <what> on GPU 1: CUDA_ERROR_...". */
+/* Fails like kolo_fail() with what the driver says of `result`: "cannot <what> on GPU 1: CUDA_ERROR_...". */
 kolo_status_t kolo_cuda_fail(kolo_cu_result_t result, int device, const char *what);
 
 #define KOLO_CUDA_DEVICES 64
@@ -34,18 +34,18 @@ typedef struct {
     int multiprocessors, major, minor;
     bool shareable; /* virtual memory management with handles by descriptor */
 } kolo_cuda_device_t;
-/* The record of a device, made at first use. Any thread. */
+/* Returns the record of a device, made at first use. Any thread. */
 kolo_status_t kolo_cuda_device(int ordinal, const kolo_cuda_device_t **device);
-/* Which allocation `p` lies in: another number than any that was there before. 0: none, or the driver does not
+/* Returns which allocation `p` lies in: another number than any before it had. 0: none, or the driver does not
  * say. */
 uint64_t kolo_cuda_buffer_id(const void *p);
 /* Tells whether this device may load from and store to memory that another one of this process has at `p`.
  * `legacy`: it came from cudaMalloc(), which every device with peer access has mapped. */
 bool kolo_cuda_reaches(kolo_cu_device_t device, const void *p, bool legacy);
-/* Memory that is not this device's own, but that it and its copy engines reach: pinned host memory, that of another
- * device of this process with peer access, managed, or from a graph. The device's context is current. */
+/* Finds memory that is not this device's own, but that it and its copy engines reach: pinned host memory, that of
+ * another device of this process with peer access, managed, or from a graph. The device's context is current. */
 bool kolo_cuda_find_other(const kolo_cuda_device_t *device, const void *p, kolo_mem_place_t *place);
-/* The device's context is current on this thread until _leave(), which takes what enter returned. */
+/* Makes the device's context current on this thread until _leave(), which takes what enter returned. */
 kolo_status_t kolo_cuda_enter(const kolo_cuda_device_t *device, bool *pushed);
 void kolo_cuda_leave(bool pushed);
 
@@ -64,10 +64,11 @@ typedef struct {
     uint32_t n;
     kolo_cuda_piece_t pieces[];
 } kolo_cuda_run_t;
-/* NULL: the buffer has more pieces, or the driver does not number them. Freed by free(). */
+/* Finds the run of pieces that a buffer is. NULL: it has more pieces, or the driver does not number them. Freed by
+ * free(). */
 kolo_cuda_run_t *kolo_cuda_run_find(const kolo_mem_place_t *place, uintptr_t at, size_t bytes);
 kolo_cuda_run_t *kolo_cuda_run_copy(const kolo_cuda_run_t *run);
-/* Are the pieces under [at, at + bytes) those that were there? */
+/* Tells whether the pieces under [at, at + bytes) are those that were there. */
 bool kolo_cuda_run_same(const kolo_cuda_run_t *run, uintptr_t at, size_t bytes);
 
 /* queue.c */

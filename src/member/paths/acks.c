@@ -28,7 +28,7 @@ static bool overdue(int fd, kolo_acks_t *acks, uint64_t now, uint64_t limit_ns)
     return info.tcpi_retransmits > 0 && now > acks->since_ns && now - acks->since_ns >= limit_ns;
 }
 
-bool kolo_acks_missing(kolo_peer_t *peer, uint64_t now, uint64_t limit_ns)
+bool kolo_peer_acks_missing(kolo_peer_t *peer, uint64_t now, uint64_t limit_ns)
 {
     bool missing = false;
     for (kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next)
@@ -38,7 +38,7 @@ bool kolo_acks_missing(kolo_peer_t *peer, uint64_t now, uint64_t limit_ns)
     return missing;
 }
 
-void kolo_acks_forgive(kolo_peer_t *peer, uint64_t late_ns)
+void kolo_peer_acks_forgive(kolo_peer_t *peer, uint64_t late_ns)
 {
     for (kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next)
         if (conn->acks.since_ns != 0) conn->acks.since_ns += late_ns;

@@ -47,7 +47,7 @@ typedef struct {
     uint8_t verbs[KOLO_ONESIDED_HELLO_BYTES]; /* zeros where it is not offered */
 } kolo_onesided_card_t;
 void kolo_onesided_card_encode(const kolo_onesided_card_t *card, uint8_t bytes[KOLO_ONESIDED_CARD_BYTES]);
-/* NULL, or what is wrong. Fuzzed. */
+/* Decodes a card; returns NULL, or what is wrong. Fuzzed. */
 const char *kolo_onesided_card_decode(const uint8_t *bytes, size_t length, kolo_onesided_card_t *card);
 
 /* ---- frames of kind tcp (card.c) ---- */
@@ -82,8 +82,8 @@ void kolo_copy_pool_get(void); /* each domain, for its life; after all its copie
 void kolo_copy_pool_put(void);
 bool kolo_copy_start(kolo_copy_t *copy); /* false: there are no copiers */
 void kolo_copy_wait(kolo_copy_t *copy);
-/* A piece of it, by the caller; 0, or an errno. ECANCELED: *closed is set. ESRCH: the process has ended; its number
- * may be another's by now. */
+/* Copies a piece, by the caller; returns 0 or an errno. ECANCELED: *closed is set. ESRCH: the process has ended;
+ * its number may be another's by now. */
 int kolo_copy_piece(const kolo_copy_t *copy, uint64_t at, uint64_t bytes);
 
 /* ---- an end ---- */
@@ -186,9 +186,9 @@ extern const kolo_onesided_ops_t *const kolo_onesided_kinds[KOLO_ONESIDED_KINDS]
 kolo_status_t kolo_onesided_offer(kolo_onesided_t *end, size_t mailbox);
 /* Exchanges the cards, and sets end->ops. KOLO_IN_PROGRESS: call again. */
 kolo_status_t kolo_onesided_exchange(kolo_onesided_t *end);
-/* The socket carries nothing any more: whatever comes on it is its end. */
+/* Tells whether the socket carries nothing any more: whatever comes on it is its end. */
 bool kolo_onesided_hung_up(const kolo_onesided_t *end);
-/* Is the other end of the socket on this host, as far as its addresses tell? */
+/* Tells whether the other end of the socket is on this host, as far as its addresses say. */
 bool kolo_onesided_is_near(const kolo_onesided_t *end);
 
 /* ---- route.c ---- */
@@ -199,21 +199,21 @@ typedef struct { /* lies in a segment */
     uint32_t known; /* 0: the system did not say */
 } kolo_onesided_route_t;
 void kolo_onesided_route(const kolo_onesided_t *end, kolo_onesided_route_t *route);
-/* Is the end that has left `theirs` the other end of this end's connection? */
+/* Tells whether the end that has left `theirs` is the other end of this end's connection. */
 bool kolo_onesided_joined(const kolo_onesided_t *end, const kolo_onesided_route_t *theirs);
 
 /* ---- windows.c ---- */
 
 /* Makes a window; *key is what the peer writes with. */
 kolo_status_t kolo_onesided_add_window(kolo_onesided_t *end, const kolo_onesided_exposed_t *exposed, uint64_t *key);
-/* Where (address, bytes) lies in a window of mine; NULL: nowhere. */
+/* Returns where (address, bytes) lies in a window of mine; NULL: nowhere. */
 char *kolo_onesided_find(kolo_onesided_t *end, uint64_t key, uint64_t address, uint64_t bytes);
 /* Makes the end's arena, of private memory, if there is none yet. */
 kolo_status_t kolo_onesided_need_arena(kolo_onesided_t *end);
 
 /* ---- end.c ---- */
 
-/* A write with this cookie that was handed over is done. */
+/* Completes a write with this cookie that was handed over. */
 kolo_status_t kolo_onesided_done(kolo_onesided_t *end, uint64_t cookie);
 #if defined(KOLO_HAVE_VERBS)
 void kolo_onesided_verbs_leave(kolo_onesided_domain_t *domain); /* closes the device */

@@ -95,7 +95,7 @@ static void *serve(void *arg)
 void kolo_movers_kick(kolo_mover_t *mover)
 {
     atomic_fetch_add(&mover->kicks, 1);
-    if (atomic_load(&mover->asleep)) kolo_doorbell_write(mover->event_fd);
+    if (atomic_load(&mover->asleep)) kolo_waker_doorbell(mover->event_fd);
 }
 
 void kolo_movers_pass(kolo_mover_t *mover)

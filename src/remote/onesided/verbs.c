@@ -38,7 +38,7 @@ static void hide(kolo_onesided_t *end, void *pin)
     if (pin) kolo_verbs_memory_leave(&kolo_onesided_verbs_of(end)->memory, pin);
 }
 
-/* Below it a copy costs less than to register. */
+/* Tells whether to register pays: below this a copy costs less. */
 static bool pays(const kolo_onesided_t *end, uint64_t bytes)
 {
     (void)end;
@@ -70,14 +70,15 @@ static kolo_status_t post(kolo_onesided_t *end, struct ibv_send_wr *wr, const ko
     return KOLO_OK;
 }
 
-/* Only immediate data: news of receives, or of what is ahead of a notice. */
+/* Posts immediate data alone: news of receives, or of what is ahead of a notice. */
 static kolo_status_t post_word(kolo_onesided_t *end, uint32_t word)
 {
     struct ibv_send_wr wr = {.opcode = IBV_WR_SEND_WITH_IMM, .imm_data = htonl(word)};
     return post(end, &wr, &(kolo_verbs_flight_t){0});
 }
 
-/* Where the card reads it: memory that it knows, or that it is told of while writes from there are under way. */
+/* Finds the key by which the card reads a write: of memory that it knows, or is told of while writes from there are
+ * under way. */
 static kolo_status_t find_source(kolo_onesided_t *end, kolo_pending_write_t *write)
 {
     kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
@@ -98,7 +99,7 @@ static bool has_room(const kolo_onesided_verbs_t *v, uint32_t requests, uint32_t
     return v->posted - v->done + requests + SENDS_SPARE <= KOLO_ONESIDED_SENDS && v->credits >= credits;
 }
 
-/* The next request of a write; *more: it is not the last one. */
+/* Posts the next request of a write; *more: it is not the last one. */
 static kolo_status_t push_chunk(kolo_onesided_t *end, kolo_pending_write_t *write, bool *more)
 {
     kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
@@ -168,7 +169,7 @@ static kolo_status_t failed(const kolo_onesided_t *end, const struct ibv_wc *wc)
                      v->link->open->down_since ? "; the port here is down" : "");
 }
 
-/* A request is done, and all before it. */
+/* Completes a request, and all before it. */
 static kolo_status_t sent(kolo_onesided_t *end, uint64_t number)
 {
     kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
@@ -180,7 +181,7 @@ static kolo_status_t sent(kolo_onesided_t *end, uint64_t number)
     return KOLO_OK;
 }
 
-/* KOLO_OK: it is a notice. */
+/* Takes a receive's completion; KOLO_OK if it is a notice. */
 static kolo_status_t received(kolo_onesided_t *end, const struct ibv_wc *wc, kolo_onesided_event_t *event)
 {
     kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);

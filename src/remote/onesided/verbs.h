@@ -29,12 +29,12 @@ typedef struct kolo_verbs_region {
 
 typedef struct { /* shared with the threads that free memory of the arena, which may outlive the end */
     pthread_mutex_t lock;
-    struct ibv_pd *pd;
+    kolo_net_open_t *device;
     kolo_onesided_arena_t *arena;
     kolo_verbs_region_t *regions;
 } kolo_verbs_memory_t;
 
-void kolo_verbs_memory_init(kolo_verbs_memory_t *m, struct ibv_pd *pd, kolo_onesided_arena_t *arena);
+void kolo_verbs_memory_init(kolo_verbs_memory_t *m, kolo_net_open_t *device, kolo_onesided_arena_t *arena);
 void kolo_verbs_memory_fini(kolo_verbs_memory_t *m); /* after the queue pair */
 /* For a window, until leave(). */
 kolo_status_t kolo_verbs_memory_enter(kolo_verbs_memory_t *m, void *base, size_t bytes,

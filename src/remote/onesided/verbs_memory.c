@@ -19,7 +19,8 @@ static void forget(kolo_verbs_region_t **at)
     free(region);
 }
 
-/* The arena is about to give these pages back. False: a window lies there, so they stay. */
+/* Gives up the registrations of pages that the arena is about to return. False: a window lies there, so they
+ * stay. */
 static bool give_up(void *arg, const char *base, size_t bytes)
 {
     kolo_verbs_memory_t *m = arg;
@@ -37,24 +38,24 @@ static bool give_up(void *arg, const char *base, size_t bytes)
     return free_all;
 }
 
-void kolo_verbs_memory_init(kolo_verbs_memory_t *m, struct ibv_pd *pd, kolo_onesided_arena_t *arena)
+void kolo_verbs_memory_init(kolo_verbs_memory_t *m, kolo_net_open_t *device, kolo_onesided_arena_t *arena)
 {
     pthread_mutex_init(&m->lock, NULL);
-    m->pd = pd;
+    m->device = device;
     m->arena = arena;
     kolo_arena_ask(arena, give_up, m);
 }
 
 void kolo_verbs_memory_fini(kolo_verbs_memory_t *m)
 {
-    if (m->pd == NULL) return;
+    if (m->device == NULL) return;
     kolo_arena_ask(m->arena, NULL, NULL);
     while (m->regions) forget(&m->regions);
     pthread_mutex_destroy(&m->lock);
-    m->pd = NULL;
+    m->device = NULL;
 }
 
-/* With the lock held. */
+/* Finds the region around some memory. With the lock held. */
 static kolo_verbs_region_t *find(kolo_verbs_memory_t *m, const char *base, size_t bytes, bool to_write)
 {
     for (kolo_verbs_region_t **at = &m->regions; *at; at = &(*at)->next) {
@@ -70,7 +71,7 @@ static kolo_verbs_region_t *find(kolo_verbs_memory_t *m, const char *base, size_
     return NULL;
 }
 
-/* With the lock held: whole grains, if it is of the arena. */
+/* Registers memory, in whole grains if it is of the arena. With the lock held. */
 static kolo_status_t add(kolo_verbs_memory_t *m, char *base, size_t bytes, int access, kolo_verbs_region_t **out)
 {
     char *first = kolo_arena_base(m->arena);
@@ -85,14 +86,11 @@ static kolo_status_t add(kolo_verbs_memory_t *m, char *base, size_t bytes, int a
     }
     region->base = base;
     region->bytes = bytes;
-    region->mr = kolo_verbs.reg_mr(m->pd, base, bytes, access);
+    region->mr = kolo_verbs.reg_mr(m->device->pd, base, bytes, access);
     if (region->mr == NULL) {
         int err = errno;
         free(region);
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, err,
-                               "onesided: the network card cannot register %zu bytes (ulimit -l, the limit of "
-                               "locked memory?)",
-                               bytes);
+        return kolo_verbs_fail_register(m->device, "one-sided", bytes, err);
     }
     region->next = m->regions;
     m->regions = region;

@@ -5,7 +5,6 @@
  * does it takes the channel's events, acknowledges them, asks for the next ones (kolo_waker_t.arm), and polls once
  * more.
  */
-#include "base/process.h"
 #include "remote/onesided/verbs.h"
 
 #include "base/failpoint.h"
@@ -16,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INLINE_BYTES 128u /* asked for; so short a write goes with its request */
-
 /* ---- the device: of the domain ---- */
 
 static void arm(void *arg)
@@ -25,10 +22,19 @@ static void arm(void *arg)
     kolo_verbs_arm(arg);
 }
 
+/* Lets the domain's sleeper hear the device, which is open. */
+static kolo_status_t attach(kolo_onesided_domain_t *domain)
+{
+    int fds[2], n = kolo_verbs_wake_fds(domain->device, fds);
+    for (int i = 0; i < n; i++) KOLO_TRY(kolo_waker_add_fd(&domain->waker, fds[i]));
+    domain->waker.arm = arm;
+    domain->waker.arm_arg = domain->device;
+    return kolo_verbs_sources_open(domain);
+}
+
 static kolo_status_t open_device(kolo_onesided_domain_t *domain)
 {
     const char *why;
-    int fds[2];
     if (domain->device) return KOLO_OK;
     if (domain->no_device || !kolo_onesided_param_verbs || kolo_seal_offer() != KOLO_SECURITY_NONE)
         return KOLO_ERR_UNSUPPORTED;
@@ -42,11 +48,11 @@ static kolo_status_t open_device(kolo_onesided_domain_t *domain)
         kolo_warn("onesided", "no RDMA: %s", kolo_error_text());
         return KOLO_ERR_UNSUPPORTED;
     }
-    int n = kolo_verbs_wake_fds(domain->device, fds);
-    for (int i = 0; i < n; i++) KOLO_TRY(kolo_waker_add_fd(&domain->waker, fds[i]));
-    domain->waker.arm = arm;
-    domain->waker.arm_arg = domain->device;
-    KOLO_TRY(kolo_verbs_sources_open(domain));
+    status = attach(domain);
+    if (status != KOLO_OK) {
+        kolo_onesided_verbs_leave(domain);
+        return status;
+    }
     kolo_trace("onesided", "set-up: device %s, its context, protection domain and completion channel",
                domain->device->name);
     return KOLO_OK;
@@ -80,82 +86,37 @@ kolo_status_t kolo_verbs_post_receives(kolo_onesided_t *end, uint32_t n)
     return KOLO_OK;
 }
 
-static kolo_status_t make_queue_pair(kolo_onesided_t *end, kolo_net_end_t *link)
-{
-    kolo_net_open_t *open = link->open;
-    uint32_t receives = KOLO_ONESIDED_RECEIVES + KOLO_ONESIDED_SPARE;
-    link->cq = kolo_verbs.create_cq(open->context, (int)(receives + KOLO_ONESIDED_SENDS), link, open->channel, 0);
-    if (link->cq == NULL)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: device %s gives no completion queue for %s",
-                               open->name, end->who);
-    kolo_trace("onesided", "set-up: completion queue for %s", end->who);
-    struct ibv_qp_init_attr attr = {.send_cq = link->cq,
-                                    .recv_cq = link->cq,
-                                    .qp_type = IBV_QPT_RC,
-                                    .cap = {.max_send_wr = KOLO_ONESIDED_SENDS,
-                                            .max_recv_wr = receives,
-                                            .max_send_sge = 1,
-                                            .max_recv_sge = 1,
-                                            .max_inline_data = INLINE_BYTES}};
-    link->qp = kolo_verbs.create_qp(open->pd, &attr);
-    if (link->qp == NULL) { /* a device that has no room for data in requests */
-        attr.cap.max_inline_data = 0;
-        link->qp = kolo_verbs.create_qp(open->pd, &attr);
-    }
-    if (link->qp == NULL)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "onesided: device %s gives no queue pair for %s", open->name,
-                               end->who);
-    link->inline_bytes = attr.cap.max_inline_data;
-    link->mine.qpn = link->qp->qp_num;
-    KOLO_TRY(kolo_verbs_qp_init(link, link->qp, IBV_ACCESS_REMOTE_WRITE));
-    kolo_trace("onesided", "set-up: queue pair %u for %s is in INIT", link->mine.qpn, end->who);
-    return KOLO_OK;
-}
-
-static kolo_status_t fill_hello(kolo_net_end_t *link, uint8_t bytes[KOLO_ONESIDED_HELLO_BYTES])
-{
-    const kolo_net_open_t *open = link->open;
-    kolo_net_hello_t hello;
-    _Static_assert(KOLO_VERBS_HELLO_BYTES <= KOLO_ONESIDED_HELLO_BYTES, "it travels on the card");
-    KOLO_TRY(kolo_random(&link->mine.psn, sizeof link->mine.psn));
-    link->mine.psn &= 0xffffff;
-    link->mine.lid = open->lid;
-    link->mine.mtu = open->mtu;
-    link->mine.port = open->port;
-    link->mine.link = open->link;
-    link->mine.depth = KOLO_ONESIDED_RECEIVES;
-    memcpy(link->mine.gid, open->gid, sizeof link->mine.gid);
-    snprintf(link->mine.device, sizeof link->mine.device, "%.15s", open->name);
-    kolo_verbs_hello_encode(&link->mine, &hello);
-    memcpy(bytes, hello.bytes, KOLO_ONESIDED_HELLO_BYTES);
-    return KOLO_OK;
-}
-
 kolo_status_t kolo_verbs_offer(kolo_onesided_t *end, kolo_onesided_card_t *card)
 {
     KOLO_TRY(open_device(end->domain));
-    kolo_net_open_t *open = end->domain->device;
+    const uint32_t receives = KOLO_ONESIDED_RECEIVES + KOLO_ONESIDED_SPARE;
+    const kolo_verbs_room_t room = {.sends = KOLO_ONESIDED_SENDS,
+                                    .receives = receives,
+                                    .completions = receives + KOLO_ONESIDED_SENDS,
+                                    .pieces = 1};
+    kolo_net_hello_t hello;
+    char label[64];
     kolo_onesided_verbs_t *v = calloc(1, sizeof *v);
-    kolo_net_end_t *link = calloc(1, sizeof *link);
-    if (v == NULL || link == NULL) {
+    if (v == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for the connection with %s", end->who);
+    snprintf(label, sizeof label, "one-sided, %.40s", end->who);
+    v->link = kolo_verbs_end_new(end->domain->device, label);
+    if (v->link == NULL) {
         free(v);
-        free(link);
-        return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for the connection with %s", end->who);
+        return KOLO_ERR_NO_MEMORY;
     }
     end->state[KOLO_ONESIDED_VERBS] = v;
-    v->link = link;
-    link->open = open;
-    link->losses = open->losses;
-    link->next = open->first;
-    if (open->first) open->first->prev = link;
-    open->first = link;
-    snprintf(link->label, sizeof link->label, "one-sided, %.40s", end->who);
-    KOLO_TRY(make_queue_pair(end, link));
+    KOLO_TRY(kolo_verbs_end_make_queues(v->link, &room));
+    kolo_trace("onesided", "set-up: completion queue and queue pair %u for %s, in INIT", v->link->mine.qpn,
+               end->who);
     KOLO_TRY(kolo_onesided_need_arena(end));
-    kolo_verbs_memory_init(&v->memory, open->pd, end->arena);
-    KOLO_TRY(kolo_verbs_post_receives(end, KOLO_ONESIDED_RECEIVES + KOLO_ONESIDED_SPARE));
-    kolo_trace("onesided", "set-up: %u receives for %s", KOLO_ONESIDED_RECEIVES + KOLO_ONESIDED_SPARE, end->who);
-    return fill_hello(link, card->verbs);
+    kolo_verbs_memory_init(&v->memory, end->domain->device, end->arena);
+    KOLO_TRY(kolo_verbs_post_receives(end, receives));
+    kolo_trace("onesided", "set-up: %u receives for %s", receives, end->who);
+    v->link->mine.depth = KOLO_ONESIDED_RECEIVES;
+    KOLO_TRY(kolo_verbs_end_introduce(v->link, &hello));
+    _Static_assert(KOLO_VERBS_HELLO_BYTES <= KOLO_ONESIDED_HELLO_BYTES, "it travels on the card");
+    memcpy(card->verbs, hello.bytes, sizeof card->verbs);
+    return KOLO_OK;
 }
 
 kolo_status_t kolo_verbs_offer_mailbox(kolo_onesided_t *end, kolo_onesided_card_t *card)
@@ -173,12 +134,7 @@ kolo_status_t kolo_verbs_connect_end(kolo_onesided_t *end, const kolo_onesided_c
     kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     kolo_net_hello_t hello = {{0}};
     memcpy(hello.bytes, peer->verbs, sizeof peer->verbs);
-    KOLO_TRY(kolo_verbs_hello_decode(&hello, &v->link->peer));
-    if (v->link->peer.link != v->link->mine.link)
-        return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                         "onesided: device %s here and %s at %s are not of one kind (InfiniBand, Ethernet); choose "
-                         "by KOLO_IB_HCA, or set KOLO_ONESIDED_VERBS=0",
-                         v->link->mine.device, v->link->peer.device, end->who);
+    KOLO_TRY(kolo_verbs_end_meet(v->link, &hello));
     v->credits = v->link->peer.depth;
     KOLO_FAIL_POINT_TRY("wire.onesided.verbs");
     KOLO_TRY(kolo_verbs_qp_ready(v->link, v->link->qp, &v->link->mine, &v->link->peer));

@@ -16,7 +16,7 @@
 
 struct kolo_verbs_sources {
     kolo_mem_pinner_t pinner;
-    struct ibv_pd *pd;
+    kolo_net_open_t *device;
     kolo_mem_range_t *kept[KEPT]; /* the last one was used first */
     uint64_t bytes[KEPT], all_bytes;
     uint32_t n, refused;
@@ -25,12 +25,8 @@ struct kolo_verbs_sources {
 static kolo_status_t pin(void *arg, void *memory, size_t bytes, void **handle)
 {
     const struct kolo_verbs_sources *s = arg;
-    struct ibv_mr *mr = kolo_verbs.reg_mr(s->pd, memory, bytes, 0);
-    if (mr == NULL)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno,
-                               "onesided: the network card cannot register %zu bytes (ulimit -l, the limit of "
-                               "locked memory?)",
-                               bytes);
+    struct ibv_mr *mr = kolo_verbs.reg_mr(s->device->pd, memory, bytes, 0);
+    if (mr == NULL) return kolo_verbs_fail_register(s->device, "one-sided", bytes, errno);
     kolo_onesided_count_card(0, 0, 1);
     *handle = mr;
     return KOLO_OK;
@@ -46,7 +42,7 @@ kolo_status_t kolo_verbs_sources_open(kolo_onesided_domain_t *domain)
 {
     struct kolo_verbs_sources *s = calloc(1, sizeof *s);
     if (s == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "onesided: no memory for a device");
-    s->pd = domain->device->pd;
+    s->device = domain->device;
     s->pinner = (kolo_mem_pinner_t){.pin = pin, .unpin = unpin, .arg = s};
     domain->sources = s;
     return KOLO_OK;
@@ -72,7 +68,7 @@ void kolo_verbs_sources_close(kolo_onesided_domain_t *domain)
     domain->sources = NULL;
 }
 
-/* Room for `bytes` more: what has gone, then what was kept first. */
+/* Makes room for `bytes` more: drops what has gone, then what was kept first. */
 static void make_room(struct kolo_verbs_sources *s, uint64_t bytes)
 {
     for (uint32_t i = s->n; i-- > 0;)

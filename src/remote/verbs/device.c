@@ -19,7 +19,7 @@ static kolo_verbs_port_t ports[KOLO_NET_MAX_DEVICES];
 static int nports;
 static char reason[256];
 
-/* The library's function fills in what was there in its first version; the rest stays zero. */
+/* Asks for a port. The library's function fills in what was there in its first version; the rest stays zero. */
 static int query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *attr)
 {
     memset(attr, 0, sizeof *attr);

@@ -32,32 +32,6 @@ static kolo_status_t modify(const kolo_net_end_t *end, struct ibv_qp *qp, struct
         end->label, qp->qp_num, end->open->name, state, end->peer.device, end->peer.qpn, end->peer.lid, gid);
 }
 
-static kolo_status_t make_qp(kolo_net_end_t *end)
-{
-    struct ibv_qp_init_attr attr = {
-        .send_cq = end->cq,
-        .recv_cq = end->cq,
-        .qp_type = IBV_QPT_RC,
-        .cap = {.max_send_wr = end->send_room,
-                .max_recv_wr =
-                    end->reads ? 2 * end->depth : 1, /* what came by line may be ahead of its completion */
-                .max_send_sge = 2,
-                .max_recv_sge = 1,
-                .max_inline_data = INLINE_BYTES},
-    };
-    end->qp = kolo_verbs.create_qp(end->open->pd, &attr);
-    if (!end->qp) { /* a device that has no room for data in requests */
-        attr.cap.max_inline_data = 0;
-        end->qp = kolo_verbs.create_qp(end->open->pd, &attr);
-    }
-    if (!end->qp)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "verbs: %s: device %s gives no queue pair for %u requests",
-                               end->label, end->open->name, end->depth);
-    end->inline_bytes = attr.cap.max_inline_data;
-    end->mine.qpn = end->qp->qp_num;
-    return KOLO_OK;
-}
-
 kolo_status_t kolo_verbs_qp_init(kolo_net_end_t *end, struct ibv_qp *qp, int access)
 {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT,
@@ -107,7 +81,80 @@ kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end, struct ibv_qp *qp, const 
                   "RTS");
 }
 
-/* ---- the end ---- */
+/* ---- any end ---- */
+
+kolo_net_end_t *kolo_verbs_end_new(kolo_net_open_t *open, const char *label)
+{
+    kolo_net_end_t *end = calloc(1, sizeof *end);
+    if (!end) {
+        kolo_fail(KOLO_ERR_NO_MEMORY, "verbs: %s: no memory for a connection", label);
+        return NULL;
+    }
+    end->open = open;
+    end->losses = open->losses;
+    snprintf(end->label, sizeof end->label, "%s", label);
+    end->next = open->first;
+    if (open->first) open->first->prev = end;
+    open->first = end;
+    return end;
+}
+
+kolo_status_t kolo_verbs_end_make_queues(kolo_net_end_t *end, const kolo_verbs_room_t *room)
+{
+    const kolo_net_open_t *open = end->open;
+    end->cq = kolo_verbs.create_cq(open->context, (int)room->completions, end, open->channel, 0);
+    if (!end->cq)
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno,
+                               "verbs: %s: device %s gives no completion queue of %u entries", end->label,
+                               open->name, room->completions);
+    struct ibv_qp_init_attr attr = {.send_cq = end->cq,
+                                    .recv_cq = end->cq,
+                                    .qp_type = IBV_QPT_RC,
+                                    .cap = {.max_send_wr = room->sends,
+                                            .max_recv_wr = room->receives,
+                                            .max_send_sge = room->pieces,
+                                            .max_recv_sge = 1,
+                                            .max_inline_data = INLINE_BYTES}};
+    end->qp = kolo_verbs.create_qp(open->pd, &attr);
+    if (!end->qp) { /* a device that has no room for data in requests */
+        attr.cap.max_inline_data = 0;
+        end->qp = kolo_verbs.create_qp(open->pd, &attr);
+    }
+    if (!end->qp)
+        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno,
+                               "verbs: %s: device %s gives no queue pair for %u sends and %u receives", end->label,
+                               open->name, room->sends, room->receives);
+    end->inline_bytes = attr.cap.max_inline_data;
+    end->mine.qpn = end->qp->qp_num;
+    return kolo_verbs_qp_init(end, end->qp, IBV_ACCESS_REMOTE_WRITE);
+}
+
+kolo_status_t kolo_verbs_end_introduce(kolo_net_end_t *end, kolo_net_hello_t *hello)
+{
+    const kolo_net_open_t *open = end->open;
+    KOLO_TRY(kolo_random(&end->mine.psn, sizeof end->mine.psn));
+    end->mine.psn &= 0xffffff;
+    end->mine.lid = open->lid;
+    end->mine.mtu = open->mtu;
+    end->mine.port = open->port;
+    end->mine.link = open->link;
+    memcpy(end->mine.gid, open->gid, sizeof end->mine.gid);
+    snprintf(end->mine.device, sizeof end->mine.device, "%.15s", open->name);
+    kolo_verbs_hello_encode(&end->mine, hello);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_verbs_end_meet(kolo_net_end_t *end, const kolo_net_hello_t *peer)
+{
+    KOLO_TRY(kolo_verbs_hello_decode(peer, &end->peer));
+    if (end->peer.link == end->mine.link) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                     "verbs: %s: device %s here and %s there are not of one kind (InfiniBand, Ethernet); choose by "
+                     "KOLO_IB_HCA, or " KOLO_VERBS_WITHOUT,
+                     end->label, end->mine.device, end->peer.device);
+}
+
+/* ---- an end of a queue ---- */
 
 static kolo_status_t make_lines(kolo_net_end_t *end)
 {
@@ -142,30 +189,19 @@ static kolo_status_t allocate(kolo_net_end_t *end)
         KOLO_TRY(make_lines(end));
     else if (!(end->lasts = calloc(end->depth, sizeof *end->lasts)))
         return kolo_fail(KOLO_ERR_NO_MEMORY, "verbs: %s: no memory for %u requests", end->label, end->depth);
-    uint32_t entries = end->send_room + 3 * end->depth;
-    end->cq = kolo_verbs.create_cq(end->open->context, (int)entries, end, end->open->channel, 0);
-    if (!end->cq)
-        return kolo_fail_errno(KOLO_ERR_SYSTEM, errno,
-                               "verbs: %s: device %s gives no completion queue of %u entries", end->label,
-                               end->open->name, entries);
     return KOLO_OK;
 }
 
 static kolo_status_t fill(kolo_net_end_t *end, kolo_net_hello_t *hello)
 {
-    const kolo_net_open_t *open = end->open;
+    /* Receives: what came by line may be ahead of its completion. */
+    const kolo_verbs_room_t room = {.sends = end->send_room,
+                                    .receives = end->reads ? 2 * end->depth : 1,
+                                    .completions = end->send_room + 3 * end->depth,
+                                    .pieces = 2};
     KOLO_TRY(allocate(end));
-    KOLO_TRY(make_qp(end));
-    KOLO_TRY(kolo_verbs_qp_init(end, end->qp, IBV_ACCESS_REMOTE_WRITE));
-    KOLO_TRY(kolo_random(&end->mine.psn, sizeof end->mine.psn));
-    end->mine.psn &= 0xffffff;
-    end->mine.lid = open->lid;
-    end->mine.mtu = open->mtu;
-    end->mine.port = open->port;
-    end->mine.link = open->link;
+    KOLO_TRY(kolo_verbs_end_make_queues(end, &room));
     end->mine.depth = end->depth;
-    memcpy(end->mine.gid, open->gid, sizeof end->mine.gid);
-    snprintf(end->mine.device, sizeof end->mine.device, "%.15s", open->name);
     if (!end->reads) {
         end->mine.fifo = (uint64_t)(uintptr_t)end->ring;
         end->mine.fifo_key = end->ring_mr->rkey;
@@ -173,25 +209,18 @@ static kolo_status_t fill(kolo_net_end_t *end, kolo_net_hello_t *hello)
         end->mine.fifo = (uint64_t)(uintptr_t)end->lines;
         end->mine.fifo_key = end->lines_mr->rkey;
     }
-    kolo_verbs_hello_encode(&end->mine, hello);
-    return KOLO_OK;
+    return kolo_verbs_end_introduce(end, hello);
 }
 
 static kolo_status_t begin(kolo_net_open_t *open, const kolo_net_end_config_t *config, bool reads,
                            kolo_net_hello_t *hello, kolo_net_end_t **result)
 {
-    kolo_net_end_t *end = calloc(1, sizeof *end);
-    if (!end) return kolo_fail(KOLO_ERR_NO_MEMORY, "verbs: no memory for a connection");
-    end->open = open;
+    kolo_net_end_t *end = kolo_verbs_end_new(open, config->label);
+    if (!end) return KOLO_ERR_NO_MEMORY;
     end->reads = reads;
-    end->losses = open->losses;
     end->depth = config->depth;
     end->message_bytes = config->message_bytes;
     end->send_room = 4 * config->depth + 2;
-    snprintf(end->label, sizeof end->label, "%s", config->label);
-    end->next = open->first;
-    if (open->first) open->first->prev = end;
-    open->first = end;
     kolo_status_t status = fill(end, hello);
     if (status != KOLO_OK) {
         kolo_verbs_shut(end);
@@ -227,13 +256,7 @@ static void log_connection(const kolo_net_end_t *end)
 
 kolo_status_t kolo_verbs_connect(kolo_net_end_t *end, const kolo_net_hello_t *peer)
 {
-    KOLO_TRY(kolo_verbs_hello_decode(peer, &end->peer));
-    if (end->peer.link != end->mine.link)
-        return kolo_fail(
-            KOLO_ERR_UNSUPPORTED,
-            "verbs: %s: device %s here and %s there are not of one kind (InfiniBand, Ethernet); choose "
-            "by KOLO_IB_HCA",
-            end->label, end->mine.device, end->peer.device);
+    KOLO_TRY(kolo_verbs_end_meet(end, peer));
     if (end->peer.depth != end->depth || end->peer.fifo % RING_ALIGN != 0)
         return kolo_fail(KOLO_ERR_PROTOCOL, "verbs: %s: %u requests here, %u there, ring at %llx", end->label,
                          end->depth, end->peer.depth, (unsigned long long)end->peer.fifo);

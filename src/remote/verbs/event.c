@@ -30,7 +30,7 @@ void kolo_verbs_arm(kolo_net_open_t *open)
     for (kolo_net_end_t *end = open->first; end; end = end->next) ibv_req_notify_cq(end->cq, 0);
 }
 
-/* All ends that there are; each says so with its next test(). */
+/* Marks all ends as lost; each says so with its next test(). */
 static void lose_all(kolo_net_open_t *open, const char *what, const char *cause)
 {
     if (!open->usable) return;
@@ -102,7 +102,7 @@ static void take_event(kolo_net_open_t *open, const struct ibv_async_event *even
     }
 }
 
-/* Each report becomes an error of the ends that it is about, with words about each. */
+/* Takes the device's reports: each becomes an error of the ends that it is about, with words about each. */
 kolo_status_t kolo_verbs_look(kolo_net_open_t *open)
 {
     struct ibv_async_event event;

@@ -101,7 +101,7 @@ void kolo_verbs_flush_done(kolo_net_end_t *end, uint64_t until)
     if (until > end->safe) end->safe = until;
 }
 
-/* Its queue pair is gone, and this is the last look at what it brought: the reads are waited for, a moment. */
+/* Waits a moment for the reads of an end whose queue pair is gone: this is the last look at what it brought. */
 kolo_status_t kolo_verbs_flush_rest(kolo_net_end_t *end)
 {
     uint64_t deadline = kolo_deadline_ms(REST_MS);

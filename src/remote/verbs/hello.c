@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What one end of a verbs connection sends the other: its queue pair and how packets find it, and where the
- * writer's ring of offers lies. A fixed little-endian layout; what comes in is checked field by field.
+ * writer's ring of offers lies (0 of one-sided ends). A fixed little-endian layout that travels on the cards of
+ * wire/connect.c and of remote/onesided; what comes in is checked field by field.
  */
 #include "remote/verbs/verbs.h"
 

@@ -14,7 +14,7 @@
 #define WORDS       (KOLO_VERBS_LINE_MOST / 8)
 #define NUMBER_MASK 0xffffffull
 
-/* 32 bits of sum, 24 of the request's number plus one, 8 of size. */
+/* Packs 32 bits of sum, 24 of the request's number plus one, and 8 of size. */
 static uint64_t sum_up(uint64_t request, const uint64_t *words, uint32_t n)
 {
     uint64_t label = ((request + 1) & NUMBER_MASK) << 8 | n * 8, sum = (request + label) * 0x9e3779b97f4a7c15ull;

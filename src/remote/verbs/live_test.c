@@ -407,7 +407,7 @@ int main(void)
         cmocka_unit_test(memory_of_a_device_is_registered_and_read_back),
     };
     const char *why = "";
-    if (kolo_library_init() != KOLO_OK || ops->count(&why) == 0) {
+    if (kolo_comm_library_init() != KOLO_OK || ops->count(&why) == 0) {
         fprintf(stderr, "skipped: no RDMA device: %s (make test-vm has some)\n", why);
         return 77;
     }

@@ -17,17 +17,17 @@
 kolo_status_t kolo_verbs_fail_register(const kolo_net_open_t *open, const char *what, size_t bytes, int err)
 {
     struct rlimit limit = {0};
-    char hint[128] = "";
+    char hint[192] = "";
     bool bounded = getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
     if (bounded && (err == ENOMEM || err == EAGAIN || err == EPERM))
         snprintf(hint, sizeof hint,
-                 "; this process may lock %llu KB: raise that (ulimit -l), or KOLO_NET_DISABLE=1",
+                 "; this process may lock %llu KB: raise that (ulimit -l), or " KOLO_VERBS_WITHOUT,
                  (unsigned long long)limit.rlim_cur / 1024);
     return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "verbs: %s: device %s cannot register %zu bytes%s", what,
                            open->name, bytes, hint);
 }
 
-/* A device's memory is named by a descriptor where its row and the card can do that; else a module of the kernel
+/* Registers a device's memory: by a descriptor where its row and the card can do that; else a module of the kernel
  * may know its pages by their address (peer memory). */
 static struct ibv_mr *register_device(kolo_net_open_t *open, const kolo_mem_place_t *place, void *memory,
                                       size_t bytes, int access)

@@ -23,7 +23,7 @@ typedef struct { /* memory of the peer, as it offered it */
     bool line; /* a short message goes into its line */
 } target_t;
 
-/* The offer for the next message, of `bytes`. */
+/* Takes the offer for the next message, of `bytes`. */
 static kolo_status_t take_offer(const kolo_net_end_t *end, uint32_t bytes, target_t *t)
 {
     if (end->requests - end->completed >= end->depth) return KOLO_IN_PROGRESS;
@@ -35,8 +35,8 @@ static kolo_status_t take_offer(const kolo_net_end_t *end, uint32_t bytes, targe
                      t->at.bytes, bytes);
 }
 
-/* A short message goes with its request into the reader's line; what is sent is what is there when it is pushed, so
- * its last word is written only then. */
+/* Queues a short message with its request for the reader's line. What is sent is what is there when it is pushed,
+ * so its last word is written only then. */
 static void queue_line(kolo_net_end_t *end, const void *data, uint32_t bytes)
 {
     uint32_t at = end->queued++, place = (uint32_t)(end->requests & (end->depth - 1));
@@ -141,7 +141,7 @@ bool kolo_verbs_offered(const kolo_net_end_t *end, uint64_t *tag)
     return true;
 }
 
-/* For tests: the queue pair goes into its error state, as if the card had failed. */
+/* Brings the queue pair into its error state, for tests, as if the card had failed. */
 static kolo_status_t fault_at_queue_pair(void)
 {
     KOLO_FAIL_POINT_TRY("wire.verbs.queue_pair");
@@ -291,8 +291,8 @@ bool kolo_verbs_repeat_offers(kolo_net_end_t *end, uint64_t from, uint32_t n)
     return kolo_verbs_offer_repeat(end->ring, end->depth, end->requests, from, n);
 }
 
-/* Destroying the queue pair is what is sure to end all that the card does with it, but it may take completions
- * along; so these are taken first, once there will be no more good ones. */
+/* Destroys the queue pair, which is sure to end all that the card does with it but may take completions along; so
+ * these are taken first, once there will be no more good ones. */
 void kolo_verbs_revoke(kolo_net_end_t *end)
 {
     if (!end->qp) return;
@@ -317,7 +317,7 @@ static bool take_line(kolo_net_end_t *end, uint64_t request)
                                place.bytes & ~KOLO_VERBS_LINE, &end->sizes[request & (end->depth - 1)]);
 }
 
-/* Reader: the messages that are there though their completions have not been seen. */
+/* Finds, at a reader, the messages that are there though their completions have not been seen. */
 static bool look_at_lines(kolo_net_end_t *end)
 {
     uint64_t before = end->came;
@@ -345,7 +345,7 @@ static kolo_status_t take_message(kolo_net_end_t *end, const struct ibv_wc *wc)
     return KOLO_OK;
 }
 
-/* One completion of any kind. */
+/* Takes one completion of any kind. */
 static kolo_status_t take(kolo_net_end_t *end, const struct ibv_wc *wc)
 {
     if (wc->status != IBV_WC_SUCCESS) { /* those before it come first */
@@ -385,7 +385,7 @@ kolo_status_t kolo_verbs_poll(kolo_net_end_t *end, int most)
     return KOLO_OK;
 }
 
-/* What is safe is returned: of a writer each one by its last piece, of a reader each. */
+/* Returns what is safe: of a writer each message by its last piece, of a reader each. */
 static void tell(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n)
 {
     if (!end->reads && end->completed < end->safe) end->completed = end->safe - 1;
@@ -395,7 +395,7 @@ static void tell(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n)
     }
 }
 
-/* Of a revoked end: what had come, and is safe. */
+/* Takes what had come to a revoked end, and is safe. */
 static kolo_status_t take_late(kolo_net_end_t *end)
 {
     for (; end->late_at < end->nlate; end->late_at++)

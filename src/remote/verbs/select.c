@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One name[:port] of a list. */
+/* Compares with one name[:port] of a list. */
 static bool fits(const char *item, size_t length, bool whole, const char *device, int port)
 {
     const char *colon = memchr(item, ':', length);

@@ -61,8 +61,8 @@ static kolo_status_t fail(const kolo_net_end_t *end, kolo_status_t status, const
                      peers, cause);
 }
 
-/* What the device knows that explains a failure better than its code does: a port that is down ends requests with
- * whatever status its driver finds. "": nothing. */
+/* Returns what the device knows that explains a failure better than its code does: a port that is down ends
+ * requests with whatever status its driver finds. "": nothing. */
 static const char *told_by_device(const kolo_net_end_t *end, const char **cause)
 {
     kolo_net_open_t *open = end->open;
@@ -84,7 +84,8 @@ static const char *told_by_device(const kolo_net_end_t *end, const char **cause)
     return end->event ? ", and the device has told of a fault of its queue" : ", and the device was lost";
 }
 
-/* The port of an emulated device may go down some milliseconds after its packets found no way. */
+/* Tells whether the device has had time to report: the port of an emulated one may go down some milliseconds after
+ * its packets found no way. */
 bool kolo_verbs_failure_is_clear(const kolo_net_end_t *end)
 {
     const char *cause;

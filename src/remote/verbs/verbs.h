@@ -62,7 +62,7 @@ bool kolo_verbs_load(const char **why);
 /* Does a list in the syntax of NCCL_IB_HCA admit the port of the device? [^][=]name[:port],... ; "^" turns the
  * list round, "=" compares whole names instead of their beginnings. NULL or "": all. */
 bool kolo_verbs_admits(const char *list, const char *device, int port);
-/* How well a GID of that type serves; the highest is taken. 0: not at all. */
+/* Returns how well a GID of that type serves; the highest is taken. 0: not at all. */
 int kolo_verbs_gid_rank(const uint8_t gid[16], uint32_t type);
 void kolo_verbs_gid_text(const uint8_t gid[16], char *text, size_t bytes);
 
@@ -98,8 +98,9 @@ void kolo_verbs_offer_put(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t req
 /* Tells whether the offer for `request` is there, and then what it says. */
 bool kolo_verbs_offer_get(const kolo_verbs_offer_t *ring, uint32_t depth, uint64_t request,
                           kolo_verbs_place_t *place);
-/* The offers for `n` requests from `from` on are those of `depth` before, with tags that are higher by `depth`. All
- * of them must have been used: be for requests below `used`; else false, and the ring is as it was. */
+/* Makes the offers for `n` requests from `from` on out of those of `depth` before, with tags that are higher by
+ * `depth`. Returns false, and leaves the ring as it was, unless all of them have been used, that is, are for
+ * requests below `used`. */
 bool kolo_verbs_offer_repeat(kolo_verbs_offer_t *ring, uint32_t depth, uint64_t used, uint64_t from, uint32_t n);
 /* Requests [from, to) as pieces of a ring: how many lie in a row from `from` on. */
 uint32_t kolo_verbs_fifo_run(uint64_t from, uint64_t to, uint32_t depth);
@@ -158,7 +159,7 @@ void kolo_verbs_drop_events(kolo_net_open_t *open);
 kolo_status_t kolo_verbs_look(kolo_net_open_t *open);
 bool kolo_verbs_works(kolo_net_open_t *open);
 bool kolo_verbs_port_is_active(kolo_net_open_t *open); /* device.c */
-/* Is the address still there that connections use? */
+/* Tells whether the address that connections use is still there. */
 bool kolo_verbs_gid_is_there(kolo_net_open_t *open);
 /* Chooses one anew, for new connections. */
 bool kolo_verbs_gid_again(kolo_net_open_t *open);
@@ -169,7 +170,7 @@ struct kolo_net_region {
     bool flushed; /* what comes into it is read back before it counts */
     bool here;    /* memory of this host */
 };
-/* The error of a registration of `bytes` that failed with `err`. */
+/* Makes the error of a registration of `bytes` that failed with `err`. */
 kolo_status_t kolo_verbs_fail_register(const kolo_net_open_t *open, const char *what, size_t bytes, int err);
 
 /* ---- flush.c: after a receive into a device's memory ---- */
@@ -236,7 +237,21 @@ kolo_status_t kolo_verbs_start(kolo_net_open_t *open, const kolo_net_end_config_
                                kolo_net_end_t **end);
 kolo_status_t kolo_verbs_connect(kolo_net_end_t *end, const kolo_net_hello_t *peer);
 void kolo_verbs_shut(kolo_net_end_t *end);
-/* A queue pair from INIT by RTR to RTS, with what both hellos say. */
+
+/* ---- end.c: what an end of queues and one of one-sided transfers have in common ---- */
+/* Makes an end, in the device's list until kolo_verbs_shut(). NULL: no memory, with its message. */
+kolo_net_end_t *kolo_verbs_end_new(kolo_net_open_t *open, const char *label);
+typedef struct {
+    uint32_t sends, receives, completions, pieces; /* requests, completions, parts of a send */
+} kolo_verbs_room_t;
+/* Makes its completion queue and its queue pair, which is in INIT then. */
+kolo_status_t kolo_verbs_end_make_queues(kolo_net_end_t *end, const kolo_verbs_room_t *room);
+/* Fills in what it says of itself; the caller has set depth and fifo. */
+kolo_status_t kolo_verbs_end_introduce(kolo_net_end_t *end, kolo_net_hello_t *hello);
+/* Takes what the other end says, which must be of the same kind of network. */
+kolo_status_t kolo_verbs_end_meet(kolo_net_end_t *end, const kolo_net_hello_t *peer);
+
+/* Brings a queue pair from INIT by RTR to RTS, with what both hellos say. */
 kolo_status_t kolo_verbs_qp_init(kolo_net_end_t *end, struct ibv_qp *qp, int access);
 kolo_status_t kolo_verbs_qp_ready(kolo_net_end_t *end, struct ibv_qp *qp, const kolo_verbs_hello_t *mine,
                                   const kolo_verbs_hello_t *peer);
@@ -246,16 +261,18 @@ kolo_status_t kolo_verbs_isend(kolo_net_end_t *end, const void *data, uint32_t b
 kolo_status_t kolo_verbs_irecv(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
                                uint64_t cookie, uint64_t tag);
 /* ---- trouble.c: errors that say whose connection it is, by which way, and what may be the cause ---- */
+#define KOLO_VERBS_WITHOUT    "do without RDMA (KOLO_NET_DISABLE=1, for keyed tensors KOLO_ONESIDED_VERBS=0)"
 #define KOLO_VERBS_PORT_CAUSE "a cable, a switch, or `ip link set down`; see `rdma link`"
 #define KOLO_VERBS_GID_CAUSE  "an address was taken from its network interface (`ip address`)"
-/* Is what a failed end can say about its cause all that can be known? false: ask again, for at most 100 ms. */
+/* Tells whether what a failed end says about its cause is all that can be known. false: ask again, for at most 100
+ * ms. */
 bool kolo_verbs_failure_is_clear(const kolo_net_end_t *end);
 kolo_status_t kolo_verbs_fail_completion(const kolo_net_end_t *end, const struct ibv_wc *wc);
 kolo_status_t kolo_verbs_fail_post(const kolo_net_end_t *end, int err);
-/* What the device has reported by itself, of this end or of all. */
+/* Reads what the device has reported by itself, of this end or of all. */
 kolo_status_t kolo_verbs_check_events(const kolo_net_end_t *end);
 
-/* Reader: request `request` has memory of a region that needs it. */
+/* Notes, on the reader, that request `request` has memory of a region that has to be flushed. */
 kolo_status_t kolo_verbs_flush_want(kolo_net_end_t *end, uint64_t request, uint64_t address,
                                     const kolo_net_region_t *region);
 /* Reads back what has come and is not safe; moves end->safe as far as it can be moved. */

@@ -223,7 +223,7 @@ kolo_status_t kolo_buffer_filled(kolo_channel_t *channel, uint32_t number, uint6
                               .bytes = head.shape.bytes,
                               .dead = head.shape.dead};
         memcpy(value.dims, head.shape.dims, sizeof value.dims);
-        wrong = kolo_value_check(&value);
+        wrong = kolo_rendezvous_value_check(&value);
     }
     if (wrong) {
         kolo_onesided_free(&memory);

@@ -131,7 +131,7 @@ typedef struct {
     kolo_address_t address;
     char host[128]; /* as it was given */
 } kolo_cluster_task_t;
-/* Index of a task, -1: unknown. by_name: indices in the order of names. (cluster.c) */
+/* Returns the index of a task, -1 if it is unknown. by_name: indices in the order of names (cluster.c). */
 int kolo_task_find(const kolo_cluster_task_t *tasks, const int *by_name, int ntasks, const char *name);
 
 typedef struct kolo_call_failure {
@@ -187,23 +187,23 @@ struct kolo_adapter {
 extern int64_t kolo_rendezvous_param_credits, kolo_rendezvous_param_chunk, kolo_rendezvous_param_threads,
     kolo_rendezvous_param_inline;
 extern const kolo_remote_ops_t kolo_adapter_remote;
-/* init: the caller has set the fields of the configuration and zeroed the others. start: listens and starts the
- * thread. */
+/* Prepares an adapter (init; the caller has set the configuration's fields and zeroed the others); listens and
+ * starts the thread (start). */
 kolo_status_t kolo_adapter_init(kolo_adapter_t *adapter);
 kolo_status_t kolo_adapter_start(kolo_adapter_t *adapter);
-/* stop: ends the thread, all channels, requests and answers; safe after a failed start. fini: frees. */
+/* Ends the thread, all channels, requests and answers (stop; safe after a failed start); frees (fini). */
 void kolo_adapter_stop(kolo_adapter_t *adapter);
 void kolo_adapter_fini(kolo_adapter_t *adapter);
-/* Any thread: dials a task, unless that is under way. */
+/* Dials a task, unless that is under way. Any thread. */
 kolo_status_t kolo_adapter_call(kolo_adapter_t *adapter, int task);
-/* Any thread: an answer has its value, or has failed. */
+/* Sends an answer that has its value, or has failed. Any thread. */
 void kolo_adapter_answer_ready(kolo_answer_t *answer);
 /* Ends a receive and drops the reference to it. A sleeper is woken by kolo_adapter_wake_settled(), once for many
  * receives that end together. */
 void kolo_adapter_deliver(kolo_adapter_t *adapter, kolo_receive_t receive, kolo_status_t status, const char *why,
                           const kolo_value_t *value);
 void kolo_adapter_wake_settled(kolo_adapter_t *adapter);
-/* No task writes to the receive's destination any more; drops the reference to the receive. */
+/* Forgets a receive to whose destination no task writes any more; drops the reference to it. */
 void kolo_adapter_part(kolo_adapter_t *adapter, kolo_receive_t receive);
 /* Adds or removes a channel; makes it hot (looked at in each round) or cold. */
 kolo_status_t kolo_adapter_add_channel(kolo_adapter_t *adapter, kolo_channel_t *channel);
@@ -236,11 +236,11 @@ kolo_command_t *kolo_command_new(kolo_do_t what, int task);
 bool kolo_command_give(kolo_adapter_t *adapter,
                        kolo_command_t *c); /* false: the adapter is closed; the caller keeps c */
 void kolo_command_drop(kolo_command_t *c);
-/* A call has ended: the command takes along how, and the socket. */
+/* Completes a command whose call has ended, with how it has ended and the socket. */
 void kolo_command_called(kolo_adapter_t *adapter, kolo_command_t *c, kolo_status_t status, kolo_socket_t socket,
                          const char *text);
 
-/* On the thread: dials a task; handles a failed dial. */
+/* Dials a task, on the thread, and handles a dial that fails. */
 void kolo_adapter_dial(kolo_adapter_t *adapter, int task);
 void kolo_adapter_call_failed(kolo_adapter_t *adapter, int task, kolo_status_t status, const char *why);
 
@@ -248,13 +248,13 @@ void kolo_adapter_call_failed(kolo_adapter_t *adapter, int task, kolo_status_t s
 
 kolo_status_t kolo_meeting_create(kolo_adapter_t *adapter);
 void kolo_meeting_destroy(kolo_adapter_t *adapter);
-/* The address at which this task will listen; called when it listens. */
+/* Chooses the address at which this task will listen. Called when it listens. */
 kolo_status_t kolo_meeting_choose_door(const kolo_adapter_t *adapter, kolo_address_t *address);
 void kolo_meeting_opened(kolo_adapter_t *adapter, const kolo_address_t *address);
-/* The address of a task, and the deadline of this dial in *deadline_ns. False: the address is being asked for; the
- * task is dialled when it is known. */
+/* Finds the address of a task, and the deadline of this dial. Returns false while the address is being asked for;
+ * the task is dialled when it is known. */
 bool kolo_meeting_find(kolo_adapter_t *adapter, int task, kolo_address_t *address, uint64_t *deadline_ns);
-/* A dial has failed. True: a newer address is asked for. */
+/* Reports a dial that has failed. Returns true if a newer address is asked for. */
 bool kolo_meeting_shut(kolo_adapter_t *adapter, int task, kolo_status_t status);
 void kolo_meeting_reached(kolo_adapter_t *adapter, int task);
 void kolo_meeting_poll(kolo_adapter_t *adapter); /* ends dials whose address was asked for too long ago */
@@ -263,7 +263,7 @@ kolo_status_t kolo_meeting_asked(kolo_channel_t *channel, const kolo_message_t *
 kolo_status_t kolo_meeting_greeted(kolo_channel_t *channel);
 void kolo_meeting_left(kolo_adapter_t *adapter,
                        const kolo_channel_t *channel); /* the channel is about to be closed */
-/* The channel to the first task has ended, or dialling it has failed. */
+/* Reports that the channel to the first task has ended, or that dialling it has failed. */
 void kolo_meeting_keeper_lost(kolo_adapter_t *adapter, kolo_status_t status, const char *why);
 
 /* ---- channel.c ---- */
@@ -296,12 +296,14 @@ kolo_status_t kolo_channel_add_lane(kolo_channel_t *channel, kolo_socket_t socke
 kolo_status_t kolo_fetch_begin(kolo_channel_t *channel, kolo_receive_t receive);
 /* Cancels a request. False: the peer may be writing to its destination and must answer first. */
 bool kolo_fetch_cancel(kolo_receive_t receive);
-/* KOLO_ERR_TIMEOUT: the peer does not answer a cancel; the caller ends the channel. */
+/* Moves the requests of a channel. Returns KOLO_ERR_TIMEOUT if the peer does not answer a cancel: the caller then
+ * ends the channel. */
 kolo_status_t kolo_fetches_poll(kolo_channel_t *channel);
-/* bytes: the value behind a final message, in memory that the peer can still change. */
+/* Takes a message that describes a value. bytes: the value behind a final message, in memory that the peer can
+ * still change. */
 kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *message, const uint8_t *bytes);
 kolo_status_t kolo_fetch_error(kolo_channel_t *channel, const kolo_message_t *message);
-/* The value of strings has come; value->data: where the peer may still write. */
+/* Takes a value of strings that has come; value->data: where the peer may still write. */
 kolo_status_t kolo_fetch_strings(kolo_channel_t *channel, kolo_fetch_t *request, kolo_value_t *value);
 kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index);
 kolo_fetch_t *kolo_fetch_find(kolo_channel_t *channel, uint32_t index);
@@ -357,7 +359,7 @@ typedef struct {
 extern kolo_rendezvous_counters_t kolo_rendezvous_counters;
 #define KOLO_RDV_COUNT(what, n) atomic_fetch_add_explicit(&kolo_rendezvous_counters.what, (n), memory_order_relaxed)
 
-/* server.c: the key of the cluster, from the configuration or KOLO_COMM_SECRET_FILE. */
-kolo_status_t kolo_server_read_secret(const kolo_server_config_t *config, kolo_key_t *key);
+/* Reads the key of the cluster, from the configuration or KOLO_COMM_SECRET_FILE (server.c). */
+kolo_status_t kolo_adapter_read_secret(const kolo_server_config_t *config, kolo_key_t *key);
 
 #endif

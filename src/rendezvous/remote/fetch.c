@@ -244,7 +244,7 @@ static kolo_status_t take_carried(kolo_channel_t *channel, kolo_fetch_t *request
         return KOLO_OK;
     }
     if (value.bytes > 0) memcpy(value.data, bytes, value.bytes);
-    const char *wrong = kolo_value_check(&value);
+    const char *wrong = kolo_rendezvous_value_check(&value);
     if (wrong) {
         free(made);
         return kolo_channel_bad_message(channel, "a value", wrong);
@@ -311,7 +311,7 @@ kolo_status_t kolo_fetch_strings(kolo_channel_t *channel, kolo_fetch_t *request,
     memcpy(own, value->data, value->bytes);
     value->data = value->arg = own;
     value->release = free;
-    const char *wrong = kolo_value_check(value);
+    const char *wrong = kolo_rendezvous_value_check(value);
     if (wrong) {
         free(own);
         return kolo_channel_bad_message(channel, "a value", wrong);
@@ -335,7 +335,7 @@ kolo_status_t kolo_fetch_complete(kolo_channel_t *channel, uint32_t index)
     memcpy(value.dims, shape.dims, sizeof value.dims);
     if (shape.element == KOLO_ELEMENT_STRING && !request->direct)
         return kolo_fetch_strings(channel, request, &value);
-    const char *wrong = shape.element == KOLO_ELEMENT_STRING ? kolo_value_check(&value) : NULL;
+    const char *wrong = shape.element == KOLO_ELEMENT_STRING ? kolo_rendezvous_value_check(&value) : NULL;
     if (wrong) return kolo_channel_bad_message(channel, "a value", wrong);
     kolo_fetch_end(channel, request, KOLO_OK, NULL, &shape, request->direct ? NULL : &request->memory);
     return KOLO_OK;

@@ -242,8 +242,8 @@ static void a_password_costs_more_than_a_hash_to_guess(void **state)
         kolo_key_t key, again, hash;
         config.secret = secrets[i];
         config.secret_bytes = strlen(secrets[i]);
-        assert_int_equal(kolo_server_read_secret(&config, &key), KOLO_OK);
-        assert_int_equal(kolo_server_read_secret(&config, &again), KOLO_OK);
+        assert_int_equal(kolo_adapter_read_secret(&config, &key), KOLO_OK);
+        assert_int_equal(kolo_adapter_read_secret(&config, &again), KOLO_OK);
         assert_memory_equal(&key, &again, sizeof key);
         kolo_auth_derive(&zero, "rendezvous", config.secret, config.secret_bytes, &hash);
         assert_int_equal(memcmp(&key, &hash, sizeof key) == 0, i == 1);

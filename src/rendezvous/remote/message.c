@@ -61,7 +61,8 @@ static const char *check_shape(const uint8_t *bytes, const kolo_message_t *m)
             if (bytes[i] != 0) return "it has a shape that does not count";
         return m->flags & KOLO_MESSAGE_DEAD ? "nothing is dead" : NULL;
     }
-    if (!kolo_value_size(m->shape.element, m->shape.ndims, m->shape.dims, &least)) return "its shape is none";
+    if (!kolo_rendezvous_value_size(m->shape.element, m->shape.ndims, m->shape.dims, &least))
+        return "its shape is none";
     for (int i = m->shape.ndims; i < KOLO_VALUE_DIMS_MAX; i++)
         if (kolo_get64(bytes + 72 + 8 * i) != 0) return "it has dimensions that do not count";
     if (m->shape.bytes > INT64_MAX) return "its size is out of range";
@@ -101,7 +102,7 @@ static const char *check_kind(const kolo_message_t *m, kolo_tensor_key_t *key)
         return "nothing has room";
     if ((m->status != KOLO_OK) != (m->kind == KOLO_MESSAGE_ERROR_STATUS)) return "its status makes no sense";
     if (m->flags & KOLO_MESSAGE_FINAL && m->shape.bytes > KOLO_MESSAGE_VALUE_MAX) return "its bytes never come";
-    return rules[m->kind].key ? kolo_key_decode(m->name, strlen(m->name), key) : NULL;
+    return rules[m->kind].key ? kolo_rendezvous_key_decode(m->name, strlen(m->name), key) : NULL;
 }
 
 const char *kolo_message_decode(const uint8_t *bytes, size_t room, kolo_message_t *m, kolo_tensor_key_t *key)

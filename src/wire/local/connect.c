@@ -88,7 +88,7 @@ const kolo_mapped_memory_t kolo_local_memory = {
     .release = local_release,
 };
 
-kolo_status_t kolo_local_ref_done(kolo_rx_t *rx, kolo_ref_copy_t *copy)
+kolo_status_t kolo_wire_local_ref_done(kolo_rx_t *rx, kolo_ref_copy_t *copy)
 {
     const kolo_mapped_t *end = kolo_mapped_of_rx(rx);
     size_t n = KOLO_MIN(copy->left, KOLO_REF_PIECE);

@@ -10,6 +10,6 @@
 extern const kolo_wire_ops_t kolo_wire_local;
 extern const kolo_mapped_memory_t kolo_local_memory;
 
-kolo_status_t kolo_local_ref_done(kolo_rx_t *rx, kolo_ref_copy_t *copy);
+kolo_status_t kolo_wire_local_ref_done(kolo_rx_t *rx, kolo_ref_copy_t *copy);
 
 #endif

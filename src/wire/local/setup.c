@@ -57,6 +57,6 @@ const kolo_wire_ops_t kolo_wire_local = {
     .tx_setup = tx_setup,
     .ref_make = kolo_mapped_ref_make,
     .ref_start = kolo_mapped_ref_start,
-    .ref_done = kolo_local_ref_done,
+    .ref_done = kolo_wire_local_ref_done,
     KOLO_MAPPED_MEMBERS,
 };

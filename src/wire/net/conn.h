@@ -55,7 +55,8 @@ void kolo_net_tail_encode(const kolo_net_tail_t *tail, uint8_t out[KOLO_NET_TAIL
  * wrong. */
 kolo_status_t kolo_net_tail_decode(const uint8_t *message, uint32_t message_bytes, uint64_t slot,
                                    uint32_t slot_bytes, kolo_net_tail_t *out);
-/* The same for a message without its payload, which was invited to a place of `bytes` bytes (0: it was not). */
+/* Does the same for a message without its payload, which was invited to a place of `bytes` bytes (0: it was
+ * not). */
 kolo_status_t kolo_net_tail_decode_placed(const uint8_t *message, uint32_t message_bytes, uint64_t slot,
                                           uint32_t bytes, kolo_net_tail_t *out);
 /* Does a message of that length begin and end with its tail, and say that its payload was placed? */
@@ -90,7 +91,7 @@ typedef struct {
     kolo_net_hello_t hellos[KOLO_NET_MAX_RAILS];
 } kolo_net_card_t;
 void kolo_net_card_encode(const kolo_net_card_t *card, kolo_wire_card_t *out);
-/* KOLO_ERR_PROTOCOL for what is no card of this provider for this connection. */
+/* Decodes a card; KOLO_ERR_PROTOCOL if it is none of this provider for this connection. */
 kolo_status_t kolo_net_card_decode(const kolo_wire_card_t *in, const kolo_net_card_t *expected, int peer,
                                    kolo_net_card_t *out);
 
@@ -201,7 +202,7 @@ kolo_status_t kolo_net_state_join(kolo_wire_ctx_t *ctx, kolo_net_conn_t *conn);
 void kolo_net_state_leave(kolo_net_conn_t *conn);
 /* ---- near.c ---- */
 struct kolo_topo;
-/* The order of devices as seen from the cores of a set, and how many are as close as the first. */
+/* Orders devices by their distance from the cores of a set; *nclose are as close as the first. */
 void kolo_net_order(const struct kolo_topo *topo, const cpu_set_t *cores, const kolo_net_device_t *devices, int n,
                     int *order, int *nclose);
 /* Returns the device of a rail of a connection on a lane. */
@@ -213,14 +214,15 @@ kolo_status_t kolo_net_tx_connect(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kol
 kolo_status_t kolo_net_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
 bool kolo_net_rx_can_connect(kolo_wire_ctx_t *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card);
 void kolo_net_conn_close(kolo_net_conn_t *conn);
-/* Lazy writer: makes its ends ready and sends word to the reader. */
+/* Makes the ends of a lazy writer ready and tells the reader. */
 kolo_status_t kolo_net_tx_ready(kolo_net_conn_t *conn);
 /* Reads what the socket has brought; fails the connection when the peer has gone and all it sent has come. */
 void kolo_net_conn_listen(kolo_net_conn_t *conn);
 /* ---- rail.c ---- */
 kolo_status_t kolo_net_rail_make(kolo_net_conn_t *conn, uint32_t index, kolo_net_hello_t *hello);
 void kolo_net_rail_free(kolo_net_conn_t *conn, kolo_net_rail_t *rail);
-/* Its calls have failed with `status` and the error text of this thread: goes on without it if there is another. */
+/* Handles a rail whose calls have failed with `status` and the error text of this thread: goes on without it if
+ * there is another. */
 kolo_status_t kolo_net_rail_lost(kolo_net_conn_t *conn, uint32_t index, kolo_status_t status);
 void kolo_net_take_note(kolo_net_conn_t *conn, const kolo_net_note_t *note);
 /* Tries to make rails anew, now and then. */
@@ -240,26 +242,26 @@ kolo_status_t kolo_net_send_placed(kolo_net_conn_t *conn, kolo_net_rail_t *rail,
 /* Tells the writer where the payload of an offered slot goes. */
 kolo_status_t kolo_net_invite(kolo_net_conn_t *conn, uint64_t slot);
 /* ---- mate.c: offers that travel with a message the other way ---- */
-/* Of a connection that joins the list, and one that leaves it. */
+/* Finds the mate of a connection that joins the list (find), and parts from it when it leaves (leave). */
 void kolo_net_mate_find(kolo_net_conn_t *conn);
 void kolo_net_mate_lose(kolo_net_conn_t *conn);
-/* Writer: the flags of a tail by which its mate's free slots are offered; nothing else offers them. The message
- * that has them must go out with the next push. */
+/* Returns, for a writer, the flags of a tail by which its mate's free slots are offered; nothing else offers them.
+ * The message that has them must go out with the next push. */
 uint32_t kolo_net_mate_offers(const kolo_net_conn_t *conn);
-/* Reader: takes what such flags offer. KOLO_ERR_PROTOCOL: it makes no sense. */
+/* Takes, for a reader, what such flags offer. KOLO_ERR_PROTOCOL: they make no sense. */
 kolo_status_t kolo_net_mate_take(const kolo_net_conn_t *conn, uint32_t flags);
 /* ---- progress.c ---- */
-/* A call of it has failed with `status` and the error text of this thread: it fails with that, or with the peer's
- * farewell. */
+/* Ends a connection one of whose calls has failed with `status` and the error text of this thread: with that, or
+ * with the peer's farewell. */
 void kolo_net_conn_broke(kolo_net_conn_t *conn, kolo_status_t status);
 kolo_status_t kolo_net_conn_fail(kolo_net_conn_t *conn, kolo_status_t status, const char *fmt, ...)
     KOLO_PRINTF(3, 4);
 /* Offers a slot on rail `index`. */
 kolo_status_t kolo_net_offer(kolo_net_conn_t *conn, uint32_t index, uint64_t slot);
-/* The same on one that is up, with its invitation, if it has one. What fails is said of that rail, or of the
- * connection. */
+/* Does the same on a connection that is up, with the slot's invitation if it has one. What fails is said of that
+ * rail, or of the connection. */
 void kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot);
-/* Reader: takes what the rail has brought. Writer: what it is done with. */
+/* Takes what the rail has brought (reader), or what it is done with (writer). */
 kolo_status_t kolo_net_harvest(kolo_net_conn_t *conn, uint32_t index, bool *any);
 void kolo_net_free_slots(kolo_net_conn_t *conn);
 kolo_status_t kolo_net_step(void *state);

@@ -95,7 +95,8 @@ static void free_process(job_t *job, process_t *p)
     kolorun_stream_fini(&p->err);
     for (int k = 0; k < 2; k++) {
         if (p->files[k].broken)
-            kolorun_sink_printf(&job->err, "the output files of %s %d are not complete", job->policy->one, p->id);
+            kolorun_sink_printf(&job->err, "the output files of %s %d are not complete: %s", job->policy->one,
+                                p->id, strerror(p->files[k].error));
         if (p->files[k].fd >= 0) close(p->files[k].fd);
         kolorun_sink_fini(&p->files[k]);
     }
