@@ -4,6 +4,7 @@
  */
 #include "base/cpu/yield.h"
 #include "base/clock.h"
+#include "base/status.h"
 
 #include <sched.h>
 #include <sys/resource.h>

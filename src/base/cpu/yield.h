@@ -10,7 +10,7 @@
 
 /* Gives the core away once. false: it has not, since others compute on it; who waits should sleep. */
 bool kolo_yield(void);
-/* Were others seen to compute on this thread's core within the last second? */
+/* Tells whether others were seen to compute on this thread's core within the last second. */
 bool kolo_core_is_crowded(void);
 
 #endif

@@ -25,11 +25,11 @@ static void a_ring_is_heard_once_by_each_who_shares_the_doorbell(void **state)
     assert_int_equal(wakers[0].event_fd, wakers[2].event_fd);
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 3; i++) assert_false(is_rung(&wakers[i]));
-        kolo_doorbell_write(wakers[round].event_fd);
+        kolo_waker_doorbell(wakers[round].event_fd);
         for (int i = 0; i < 3; i++) assert_true(is_rung(&wakers[i])); /* though others have heard it before */
     }
     kolo_waker_fini(&wakers[0]);
-    kolo_doorbell_write(wakers[1].event_fd); /* it is still there */
+    kolo_waker_doorbell(wakers[1].event_fd); /* it is still there */
     assert_true(is_rung(&wakers[2]));
     for (int i = 1; i < 3; i++) kolo_waker_fini(&wakers[i]);
 }
