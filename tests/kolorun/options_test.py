@@ -42,6 +42,11 @@ def test_output_files_that_must_not_grow_end_no_job():
         same((out / f"rank.{rank}" / "stdout").stat().st_size > 1000, True)
 
 
+def test_every_address_of_the_loopback_network_is_here():
+    for hosts in ("127.0.1.1:1,127.3.2.1:1", "[0:0:0:0:0:0:0:1]:1,localhost:1"):
+        same(run("-H", hosts, "--ssh", "/bin/false", "true"), (0, "", ""))
+
+
 def test_missing_program_is_said_once():
     status, _, err = run("-n", "3", "no-such-program")
     same(status, 127)

@@ -53,7 +53,8 @@ bool kolorun_way_init(kolorun_way_t *way)
     return n > 0 && sigprocmask(SIG_SETMASK, NULL, &way->mask) == 0 && getrlimit(RLIMIT_NOFILE, &way->files) == 0;
 }
 
-/* An address, not a name, which an entry of ssh's configuration may lead elsewhere. */
+/* An address, not a name, which an entry of ssh's configuration may lead elsewhere. Of the loopback network all are
+ * this host's: a distribution may give its name 127.0.1.1. */
 static bool is_own_address(const char *name)
 {
     struct in_addr four;
@@ -63,6 +64,8 @@ static bool is_own_address(const char *name)
     const int family = inet_pton(AF_INET, name, &four) == 1   ? AF_INET
                        : inet_pton(AF_INET6, name, &six) == 1 ? AF_INET6
                                                               : AF_UNSPEC;
+    if (family == AF_INET && ntohl(four.s_addr) >> IN_CLASSA_NSHIFT == IN_LOOPBACKNET) return true;
+    if (family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&six)) return true;
     if (family == AF_UNSPEC || getifaddrs(&all) != 0) return false;
     for (const struct ifaddrs *i = all; i != NULL && !own; i = i->ifa_next) {
         if (i->ifa_addr == NULL || i->ifa_addr->sa_family != family) continue;
@@ -79,8 +82,7 @@ bool kolorun_host_is_here(const char *name)
 {
     char own[256] = "";
     gethostname(own, sizeof own - 1);
-    return is_own_address(name) || strcmp(name, "localhost") == 0 || strcmp(name, "127.0.0.1") == 0 ||
-           strcmp(name, "::1") == 0 || (own[0] != '\0' && strcmp(name, own) == 0);
+    return is_own_address(name) || strcmp(name, "localhost") == 0 || (own[0] != '\0' && strcmp(name, own) == 0);
 }
 
 /* 'it'\''s' for the shell of the other side. */
