@@ -15,6 +15,7 @@ After fork() a communicator stays with the parent; a child makes its own, or is 
 """
 import atexit as _atexit
 import contextlib as _contextlib
+import math as _math
 from typing import NamedTuple as _NamedTuple
 
 from . import _native, errors
@@ -131,7 +132,11 @@ def _await(request):
         if not future.done():
             future.set_result(None)
 
-    request._add_done_callback(lambda _: loop.call_soon_threadsafe(wake))
+    def wake_loop(_):
+        with _contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits there any more
+            loop.call_soon_threadsafe(wake)
+
+    request._add_done_callback(wake_loop)
     yield from future.__await__()
     request.wait()
 
@@ -139,7 +144,9 @@ def _await(request):
 @_contextlib.contextmanager
 def _time_limit(self, seconds):
     """Operations of the block end with Timeout after so many seconds each, instead of the communicator's limit."""
-    before = self.set_op_timeout(max(1, round(seconds * 1000)))
+    if not seconds > 0 or (seconds > 2e6 and not _math.isinf(seconds)):
+        raise errors.InvalidArgument(f"time_limit: {seconds} is no limit in seconds: more than 0 and at most 2000000, or inf for none")
+    before = self.set_op_timeout(0 if _math.isinf(seconds) else max(1, round(seconds * 1000)))
     try:
         yield self
     finally:

@@ -63,6 +63,8 @@ def one_rank(c):
         c.all_reduce(x, stream="mine")
     with raises(TypeError, "incompatible function arguments"):
         c.all_reduce()
+    read_and_written(c)
+    numbers(c)
     d = c.dup()
     d.destroy()
     d.destroy()
@@ -73,6 +75,61 @@ def one_rank(c):
     assert isinstance(raised(c), ValueError) and raised(c).status == "INVALID_ARGUMENT" and raised(c).ranks == ()
     c.all_reduce(x)
     assert (x == c.size).all()
+
+
+def read_and_written(c):
+    """What may be read need not be what may be written; shapes do not matter, elements do."""
+    x, frozen = np.full(4, c.rank + 1.0), np.zeros(4)
+    frozen.flags.writeable = False
+    with raises(errors.InvalidArgument, "dst is read-only", "writable"):
+        c.all_reduce(x, frozen)
+    with raises(errors.InvalidArgument, "dst has bytes in the other order"):
+        c.all_reduce(x, np.zeros(4, ">f8"))
+    with raises(errors.InvalidArgument, "elements of type O"):
+        c.all_reduce(np.array([None, 1]))
+    with raises(errors.InvalidArgument, "elements of type datetime64"):
+        c.all_reduce(np.array(["2026-01-01"], "M8[s]"))
+    with raises(errors.InvalidArgument, "read-only"):
+        c.all_reduce(np.float64(3))  # a scalar, which is written nowhere
+    with raises(errors.InvalidArgument, "overlap"):
+        c.all_reduce(x[:-1], x[1:])
+    c.all_reduce(np.ones((0, 3)))  # nothing is no mistake
+    one = np.array(c.rank + 1.0)  # nor is an array without dimensions
+    c.all_reduce(one)
+    assert one == c.size * (c.size + 1) / 2, one
+    frozen_source, out = np.ones(4), np.zeros(4)
+    frozen_source.flags.writeable = False
+    c.all_reduce(frozen_source, out)
+    assert (out == c.size).all()
+
+
+def numbers(c):
+    """Counts, limits and options that no C number holds, or that mean nothing."""
+    x = np.ones(4)
+    for counts, word in (([-1] * c.size, "has -1 at place 0"), ([2**64] * c.size, "18446744073709551616"),
+                         ([2**62] * 4 + [0] * (c.size - 4) if c.size >= 4 else [2**62] * c.size, "needed are")):
+        with raises(errors.InvalidArgument, word):
+            c.all_gatherv(x, np.ones(9), counts)
+    with raises(TypeError, "float"):
+        c.all_gatherv(x, np.ones(9), [4.0] * c.size)
+    for seconds in (0, -1, float("nan"), 1e9):
+        with raises(errors.InvalidArgument, "no limit"), c.time_limit(seconds):
+            pass
+    with c.time_limit(float("inf")):
+        c.barrier()
+    with raises(errors.InvalidArgument, "op_timeout_ms is 1099511627776"):
+        c.dup(op_timeout_ms=2**40)
+    r = c.all_reduce(x, wait=False)
+    for seconds in (-1, float("nan")):
+        with raises(errors.InvalidArgument, "in seconds, 0 or more"):
+            r.wait(timeout=seconds)
+    r.wait(timeout=float("inf"))
+    with c.dup() as d:
+        pass
+    with raises(errors.InvalidUsage, "it was destroyed"):
+        d.barrier()
+    with raises(errors.InvalidUsage, "it was destroyed"), d:
+        d.barrier()
 
 
 class Gpu:
@@ -310,6 +367,49 @@ def a_request_that_is_not_complete():
     r.wait()
     print("then:", x[0], flush=True)
     a.destroy(), b.destroy()
+
+
+@mistake(1, 0, "cancelled, done: False", "timed out", "then: 4.0", "quiet end")
+def an_awaited_request_that_is_cancelled():
+    import asyncio
+    a, b = kolocomm.init_all(2)
+    x = np.ones(1000)
+
+    async def wait(r):
+        await r
+
+    async def program():
+        r = a.all_reduce(x, wait=False)
+        task = asyncio.create_task(wait(r))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            print("cancelled, done:", r.done(), flush=True)
+        b.all_reduce(np.ones(1000))
+        await r  # the operation went on
+        r = a.all_reduce(x, wait=False)
+        try:
+            await asyncio.wait_for(wait(r), 0.05)
+        except asyncio.TimeoutError:
+            print("timed out", flush=True)
+        b.all_reduce(np.full(1000, 2.0))
+        r.wait()
+        print("then:", x[0], flush=True)
+        r = a.all_reduce(x, wait=False)
+        asyncio.create_task(wait(r))
+        await asyncio.sleep(0.02)
+        return r
+
+    import io
+    sys.stderr = io.StringIO()  # where an exception that is ignored would be told
+    r = asyncio.run(program())  # the loop ends before the request
+    b.all_reduce(np.ones(1000))
+    r.wait()
+    a.destroy(), b.destroy()
+    time.sleep(0.1)
+    print("quiet end" if not sys.stderr.getvalue() else sys.stderr.getvalue(), flush=True)
 
 
 @mistake(1, 0, "ZeroDivisionError")

@@ -248,6 +248,24 @@ def test_mistakes():
             raise AssertionError("nothing was raised")
 
 
+def test_tensors_without_memory_of_their_own():
+    """kolocomm on tensors that torch does not hand out, or shows otherwise than they lie in memory."""
+    c = kolocomm.init_all(1)[0]
+    for tensor, words in ((torch.ones(3).to_sparse(), "to_dense()"), (torch.ones(3, requires_grad=True) * 2, "x.detach()"), (torch.nn.Parameter(torch.ones(3)), "x.detach()"),
+                          (torch.ones(3, dtype=torch.complex64).conj(), "resolve_conj"), (torch._neg_view(torch.ones(3)), "resolve_neg()"), (torch.ones(3, device="meta"), "no memory"),
+                          (torch.ones(2, 3).t(), "contiguous"), (torch.ones(1).expand(4), "contiguous")):
+        try:
+            c.all_reduce(tensor)
+        except kolocomm.errors.InvalidArgument as e:
+            assert words in str(e), e
+        else:
+            raise AssertionError(f"nothing was raised for {tensor}")
+    x = torch.tensor(3.0)
+    c.all_reduce(x)
+    assert x == 3
+    c.destroy()
+
+
 def a_call_has_a_limit_of_its_own():
     """The group's is a minute. The communicator cannot be used afterwards, as after any time limit."""
     begin("limit", 60)

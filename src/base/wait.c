@@ -4,6 +4,7 @@
  */
 #include "base/wait.h"
 #include "base/clock.h"
+#include "base/cpu/yield.h"
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "base/params.h"
@@ -47,7 +48,9 @@ static const kolo_param_t rows[] = {
     {"KOLO_SPINS", KOLO_PARAM_INT, "-1", -1, 1 << 30, NULL, false,
      "polls of a wait before it gives the core away; -1: 2000, or 4 with more ranks than cores", &param_spins},
     {"KOLO_YIELDS", KOLO_PARAM_INT, "-1", -1, 1 << 30, NULL, false,
-     "times a wait gives the core away before it sleeps; -1: 10000", &param_yields},
+     "times a wait gives the core away before it sleeps; -1: 10000, or none for a second after other programs were "
+     "seen to use the core",
+     &param_yields},
     {"KOLO_STALL_WARN_MS", KOLO_PARAM_INT, "60000", 0, INT64_MAX / 1000000, NULL, false,
      "a wait that lasts this many milliseconds logs a warning that says what it waits for, and later ones after "
      "twice "
@@ -268,12 +271,9 @@ static void arm(kolo_wait_t *wait)
 
 static void disarm(kolo_wait_t *wait)
 {
-    for (uint32_t i = 0; i < wait->nwakers; i++) {
-        uint64_t count;
+    /* A ring that comes too late cuts the next sleep short. */
+    for (uint32_t i = 0; i < wait->nwakers; i++)
         atomic_store_explicit(wait->wakers[i]->asleep, 0, memory_order_relaxed);
-        ssize_t n = read(wait->wakers[i]->event_fd, &count, sizeof count);
-        (void)n;
-    }
     wait->armed = false;
 }
 
@@ -286,7 +286,7 @@ static void park(kolo_wait_t *wait)
         if (left < (uint64_t)ms) ms = (int)left;
     }
     if (wait->nwakers == 1) {
-        struct epoll_event events[8]; /* edge-triggered sockets: all that are ready count as seen */
+        struct epoll_event events[8]; /* edge-triggered: all that are ready count as seen */
         epoll_wait(wait->wakers[0]->epoll_fd, events, 8, ms);
     } else {
         struct pollfd fds[KOLO_WAIT_MAX_WAKERS];
@@ -323,8 +323,7 @@ kolo_status_t kolo_wait_pause_slow(kolo_wait_t *wait)
     wait->polls++;
     if (!wait->armed && still_yields(wait)) {
         if ((wait->polls & 15) == 0) KOLO_TRY(kolo_wait_check(wait));
-        sched_yield();
-        return KOLO_OK;
+        if (param_yields < 0 ? kolo_yield() : sched_yield() == 0) return KOLO_OK;
     }
     kolo_status_t status = kolo_wait_check(wait);
     if (status != KOLO_OK) {
@@ -337,7 +336,7 @@ kolo_status_t kolo_wait_pause_slow(kolo_wait_t *wait)
     } else if (!wait->armed) {
         arm(wait);
     } else if (wait->settle_ns != 0 && kolo_now_ns() < wait->settle_ns) {
-        sched_yield();
+        (void)kolo_yield();
     } else {
         park(wait);
         disarm(wait);

@@ -26,13 +26,15 @@
 #define KOLO_PARK_BLIND_MS   1
 #define KOLO_WAIT_MAX_WAKERS 16
 
-/* What a sleeper sleeps on: an epoll descriptor that holds a doorbell eventfd and any sockets added to it.
+/* What a sleeper sleeps on: an epoll descriptor that holds a doorbell eventfd and any sockets added to it, all
+ * edge-triggered: nobody reads the eventfd, which several wakers may share (file/doorbell.h).
  * `asleep` may point into memory shared with peers (a control page) or at own_asleep. A descriptor that reports
  * events only on request (the completion channel of a network card) is requested to by `arm`, which a sleeper calls
  * before its last poll: what arrives after that ends the sleep. */
 typedef struct kolo_waker {
     int epoll_fd;
     int event_fd;
+    struct kolo_doorbell *bell; /* whose eventfd it is; NULL: the waker's own */
     _Atomic uint32_t *asleep;
     _Atomic uint32_t own_asleep;
     bool outlasts; /* those who ring it have cores of their own: a wait for them polls for longer than short
@@ -43,6 +45,8 @@ typedef struct kolo_waker {
 } kolo_waker_t;
 
 kolo_status_t kolo_waker_init(kolo_waker_t *waker, _Atomic uint32_t *asleep /* or NULL */);
+/* Shares its doorbell with other wakers that this thread makes so: rings for them end its sleeps, too. */
+kolo_status_t kolo_waker_init_shared(kolo_waker_t *waker, _Atomic uint32_t *asleep);
 void kolo_waker_fini(kolo_waker_t *waker); /* safe on a zeroed struct with fds -1, and twice */
 /* Adds or removes a socket (edge-triggered, in and out): readiness ends the sleep. */
 kolo_status_t kolo_waker_add_fd(kolo_waker_t *waker, int fd);

@@ -84,8 +84,10 @@ kolo_status_t kolo_state_register(kolo_state_t s, const char *name, void *buffer
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "state_register: buffers are registered before kolo_state_run()");
     KOLO_TRY(find(s, "state_register", name, &part));
     if (!buffer || bytes == 0 || bytes > SIZE_MAX / 4 - s->bytes)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_register: \"%s\" is at %p and has %zu bytes", name,
-                         buffer, bytes);
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_register: \"%s\" %s", name,
+                         !buffer      ? "is at NULL"
+                         : bytes == 0 ? "has 0 bytes"
+                                      : "has too many bytes (a negative number?)");
     if (part) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_register: there is a \"%s\" already", name);
     KOLO_TRY(add(s, "state_register", name, &part));
     part->buffer = buffer;
@@ -108,8 +110,8 @@ kolo_status_t kolo_state_put(kolo_state_t s, const char *name, const void *data,
     KOLO_TRY(find(s, "state_put", name, &part));
     KOLO_TRY(check_value(part, "state_put"));
     if ((!data && bytes > 0) || bytes > SIZE_MAX / 4)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_put: \"%s\" is at %p and has %zu bytes", name, data,
-                         bytes);
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "state_put: \"%s\" %s", name,
+                         data ? "has too many bytes (a negative number?)" : "is at NULL");
     unsigned char *copy = bytes > 0 ? malloc(bytes) : NULL;
     if (bytes > 0 && !copy)
         return kolo_fail(KOLO_ERR_NO_MEMORY, "state_put: out of memory for \"%s\", %zu bytes", name, bytes);

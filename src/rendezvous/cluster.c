@@ -180,11 +180,17 @@ static int find(const char *name) /* with the lock held */
 
 kolo_status_t kolo_cluster_protocol(const char *name, kolo_protocol_t *protocol)
 {
+    char names[300] = "";
     pthread_mutex_lock(&lock);
     int i = find(name);
     if (i >= 0) *protocol = protocols[i];
+    for (int k = 0; i < 0 && k < nprotocols; k++) {
+        size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s%.31s", k ? ", " : "", protocols[k].name);
+    }
     pthread_mutex_unlock(&lock);
-    return i >= 0 ? KOLO_OK : kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "unknown protocol \"%.60s\"", name);
+    if (i >= 0) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "unknown protocol \"%.60s\": there are %s", name, names);
 }
 
 static kolo_status_t read_wires(const char *wires, unsigned *kinds)

@@ -129,8 +129,9 @@ static _Thread_local ways_t last;
 static const char *take_rest(const char *at, const char *end, kolo_tensor_key_t *key)
 {
     const char *semicolon = memchr(at, ';', (size_t)(end - at));
-    if (semicolon == NULL || memchr(semicolon + 1, ';', (size_t)(end - semicolon - 1)))
-        return "it has not five parts";
+    if (semicolon == NULL) return "it has not five parts";
+    if (memchr(semicolon + 1, ';', (size_t)(end - semicolon - 1)))
+        return "it has more than five parts: no name may have a ; in it";
     const char *wrong = take_edge((text_t){at, semicolon}, key->edge_name);
     return wrong ? wrong : take_place((text_t){semicolon + 1, end}, key);
 }

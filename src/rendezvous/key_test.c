@@ -45,7 +45,8 @@ static void everything_else_is_refused_with_its_reason(void **state)
     static const char *const bad[][2] = {
         {"", "five parts"},
         {SRC ";" INC ";" DST ";e", "five parts"},
-        {SRC ";" INC ";" DST ";e;0:0;", "five parts"},
+        {SRC ";" INC ";" DST ";e;0:0;", "more than five parts"},
+        {SRC ";" INC ";" DST ";e;f;0:0", "no name may have a ;"},
         {SRC ";deadbeef;" DST ";e;0:0", "incarnation"},
         {SRC ";00000000DEADBEEF;" DST ";e;0:0", "incarnation"},
         {SRC ";" INC ";" DST ";;0:0", "no name"},

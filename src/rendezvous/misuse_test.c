@@ -404,6 +404,13 @@ static void the_argument_that_is_wrong_is_named(void **state)
     is_refused(kolo_server_create(&server, &config), "server_create:", "cluster of the configuration is NULL");
     config.cluster = "a=1";
     is_refused(kolo_server_create(&server, &config), "server_create:", "task of the configuration is NULL");
+    config.task = "a:0"; /* as kolo-top writes it */
+    is_refused(kolo_server_create(&server, &config), "server_create: the cluster has no task \"a:0\"",
+               "its first one is /job:a/task:0");
+    config.protocol = "kolo+tpc";
+    is_refused(kolo_server_create(&server, &config), "server_create: unknown protocol \"kolo+tpc\"",
+               "kolo+tcp, kolo+buffered");
+    config.protocol = NULL;
     config.task = TASK;
     config.connect_timeout_ms = 0;
     is_refused(kolo_server_create(&server, &config), "server_create:", "connect_timeout_ms is 0");

@@ -87,16 +87,22 @@ static kolo_status_t set_up_meeting(kolo_cluster_t *cluster, kolo_adapter_t *ada
     return kolo_meeting_create(adapter);
 }
 
+/* kolo-top writes names shorter than they are. */
+static kolo_status_t no_task(const char *call, const kolo_cluster_t *cluster, const char *name)
+{
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the cluster has no task \"%.95s\"; its first one is %s", call,
+                     name, cluster->tasks[0].name);
+}
+
 static kolo_status_t set_up(kolo_server_t server, const kolo_server_config_t *config)
 {
     kolo_adapter_t *adapter = &server->adapter;
     kolo_protocol_t protocol;
-    KOLO_TRY(kolo_cluster_protocol(config->protocol ? config->protocol : "kolo", &protocol));
+    kolo_status_t status = kolo_cluster_protocol(config->protocol ? config->protocol : "kolo", &protocol);
+    if (status != KOLO_OK) return kolo_fail_prefix(status, "server_create: ");
     KOLO_TRY(kolo_cluster_parse(config->cluster, &server->cluster));
     adapter->me = kolo_cluster_find(&server->cluster, config->task);
-    if (adapter->me < 0)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "server_create: the cluster has no task \"%.95s\"",
-                         config->task);
+    if (adapter->me < 0) return no_task("server_create", &server->cluster, config->task);
     KOLO_TRY(kolo_adapter_read_secret(config, &adapter->key));
     KOLO_TRY(kolo_rendezvous_manager_create(&server->manager));
     kolo_rendezvous_manager_set_remote(server->manager, &kolo_adapter_remote, adapter);
@@ -278,7 +284,7 @@ kolo_status_t kolo_server_incarnation(kolo_server_t server, const char *name, in
     KOLO_TRY(kolo_rendezvous_check_process(server->manager));
     kolo_adapter_t *adapter = &server->adapter;
     int task = kolo_cluster_find(&server->cluster, name), state = atomic_load(&server->state);
-    if (task < 0) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the cluster has no task \"%.95s\"", call, name);
+    if (task < 0) return no_task(call, &server->cluster, name);
     if (state != SERVER_STARTED)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: this task's server is not running", call);
     if (task == adapter->me) {

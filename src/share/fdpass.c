@@ -37,6 +37,7 @@ typedef struct offer {
     uint8_t key[KOLO_FDPASS_KEY_BYTES];
     int fds[KOLO_FDPASS_MAX], nfds;
     uint32_t uses; /* left; 0: no limit */
+    bool lent;     /* the descriptors are whose offer it is */
 } offer_t;
 
 typedef struct caller {
@@ -83,7 +84,7 @@ static void after_fork_parent(void)
 
 static void free_offer(offer_t *offer)
 {
-    for (int i = 0; i < offer->nfds; i++) kolo_fd_close(offer->fds[i]);
+    for (int i = 0; i < offer->nfds && !offer->lent; i++) kolo_fd_close(offer->fds[i]);
     free(offer);
 }
 
@@ -399,13 +400,14 @@ void kolo_fdpass_stop(void)
 
 /* ---- offers (any thread) ---- */
 
-kolo_status_t kolo_fdpass_offer(const uint8_t name[KOLO_FDPASS_NAME_BYTES],
-                                const uint8_t key[KOLO_FDPASS_KEY_BYTES], const int *fds, int nfds, uint32_t uses)
+static kolo_status_t add_offer(const uint8_t *name, const uint8_t *key, const int *fds, int nfds, uint32_t uses,
+                               bool lent)
 {
     offer_t *offer = (offer_t *)calloc(1, sizeof *offer);
     if (!offer) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to offer descriptors");
+    offer->lent = lent;
     for (; offer->nfds < nfds; offer->nfds++) {
-        int fd = kolo_fd_copy(fds[offer->nfds]);
+        int fd = lent ? fds[offer->nfds] : kolo_fd_copy(fds[offer->nfds]);
         if (fd < 0) {
             int err = errno;
             free_offer(offer);
@@ -422,6 +424,18 @@ kolo_status_t kolo_fdpass_offer(const uint8_t name[KOLO_FDPASS_NAME_BYTES],
     server.counters.offers++;
     pthread_mutex_unlock(&server.lock);
     return KOLO_OK;
+}
+
+kolo_status_t kolo_fdpass_offer(const uint8_t name[KOLO_FDPASS_NAME_BYTES],
+                                const uint8_t key[KOLO_FDPASS_KEY_BYTES], const int *fds, int nfds, uint32_t uses)
+{
+    return add_offer(name, key, fds, nfds, uses, false);
+}
+
+kolo_status_t kolo_fdpass_lend(const uint8_t name[KOLO_FDPASS_NAME_BYTES], const uint8_t key[KOLO_FDPASS_KEY_BYTES],
+                               const int *fds, int nfds)
+{
+    return add_offer(name, key, fds, nfds, 0, true);
 }
 
 void kolo_fdpass_withdraw(const uint8_t name[KOLO_FDPASS_NAME_BYTES])

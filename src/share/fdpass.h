@@ -31,6 +31,10 @@ void kolo_fdpass_stop(void);
  * Any thread. Withdrawing what is not there is fine. */
 kolo_status_t kolo_fdpass_offer(const uint8_t name[KOLO_FDPASS_NAME_BYTES],
                                 const uint8_t key[KOLO_FDPASS_KEY_BYTES], const int *fds, int nfds, uint32_t uses);
+/* Offers them without duplicates and without a limit: the caller keeps them open until it has withdrawn the
+ * offer. */
+kolo_status_t kolo_fdpass_lend(const uint8_t name[KOLO_FDPASS_NAME_BYTES], const uint8_t key[KOLO_FDPASS_KEY_BYTES],
+                               const int *fds, int nfds);
 void kolo_fdpass_withdraw(const uint8_t name[KOLO_FDPASS_NAME_BYTES]);
 
 /* What the kernel says about the process behind a server. */

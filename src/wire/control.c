@@ -27,6 +27,7 @@
 
 struct kolo_control {
     kolo_control_page_t *page;
+    int fd; /* of the page, lent to the descriptor server; -1: it has none */
     uint8_t name[KOLO_FDPASS_NAME_BYTES];
     bool serving, waking, offered;
     int npeers;
@@ -47,17 +48,17 @@ static void control_name(uint64_t job, int rank, uint8_t name[KOLO_FDPASS_NAME_B
 
 /* Where the process may have no memory with a descriptor it meets nobody there: wire/memfd.c keeps it off the
  * cards. */
-static kolo_status_t make_page(kolo_wire_ctx_t *ctx, kolo_control_t *control, int *fd)
+static kolo_status_t make_page(kolo_wire_ctx_t *ctx, kolo_control_t *control)
 {
     const bool alone = !kolo_file_fits(PAGE_BYTES);
-    if (!alone) KOLO_TRY(kolo_memfd_make("kolo-control", PAGE_BYTES, fd));
-    void *base =
-        mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, alone ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, *fd, 0);
+    if (!alone) KOLO_TRY(kolo_memfd_make("kolo-control", PAGE_BYTES, &control->fd));
+    void *base = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, alone ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED,
+                      control->fd, 0);
     if (base == MAP_FAILED) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot map a control page");
     control->page = (kolo_control_page_t *)base;
 #ifdef F_SEAL_FUTURE_WRITE
     if (!alone)
-        (void)fcntl(*fd, F_ADD_SEALS,
+        (void)fcntl(control->fd, F_ADD_SEALS,
                     F_SEAL_FUTURE_WRITE); /* peers only read it; older kernels: they could write */
 #endif
     *control->page = (kolo_control_page_t){
@@ -70,7 +71,7 @@ static kolo_status_t make_page(kolo_wire_ctx_t *ctx, kolo_control_t *control, in
     return KOLO_OK;
 }
 
-static kolo_status_t open_parts(kolo_wire_ctx_t *ctx, kolo_control_t *control, int *fd)
+static kolo_status_t open_parts(kolo_wire_ctx_t *ctx, kolo_control_t *control)
 {
     control->npeers = ctx->member->node_size[ctx->member->my_node];
     control->peers = (kolo_control_peer_t * _Atomic *)calloc((size_t)control->npeers, sizeof(*control->peers));
@@ -78,28 +79,28 @@ static kolo_status_t open_parts(kolo_wire_ctx_t *ctx, kolo_control_t *control, i
     KOLO_TRY(kolo_fdpass_start());
     control->serving = true;
     KOLO_FAIL_POINT_TRY("wire.control.page");
-    KOLO_TRY(make_page(ctx, control, fd));
-    KOLO_TRY(kolo_waker_init(&ctx->waker, &control->page->asleep));
+    KOLO_TRY(make_page(ctx, control));
+    KOLO_TRY(kolo_waker_init_shared(&ctx->waker, &control->page->asleep));
     control->waking = true;
+    control->page->bell = ctx->waker.bell->number;
     ctx->waker.outlasts = control->npeers <= kolo_cores_quota();
     ctx->waker.quiet = control->npeers > QUIET_RANKS;
     control_name(ctx->job, ctx->member->rank, control->name);
-    if (*fd < 0) return KOLO_OK;
-    int fds[2] = {*fd, ctx->waker.event_fd};
-    KOLO_TRY(kolo_fdpass_offer(control->name, ctx->key, fds, 2, 0));
+    if (control->fd < 0) return KOLO_OK;
+    int fds[2] = {control->fd, ctx->waker.event_fd};
+    KOLO_TRY(kolo_fdpass_lend(control->name, ctx->key, fds, 2));
     control->offered = true;
     return KOLO_OK;
 }
 
 kolo_status_t kolo_control_open(kolo_wire_ctx_t *ctx)
 {
-    int fd = -1;
     kolo_control_t *control = (kolo_control_t *)calloc(1, sizeof *control);
     if (!control) return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for a control page");
+    control->fd = -1;
     (void)kolo_cores(); /* registers the process for the barriers of sleeping peers before any of them can sleep */
     ctx->control = control;
-    kolo_status_t status = open_parts(ctx, control, &fd);
-    if (fd >= 0) kolo_fd_close(fd);
+    kolo_status_t status = open_parts(ctx, control);
     if (status != KOLO_OK) kolo_control_fini(ctx);
     return status;
 }
@@ -227,8 +228,7 @@ void kolo_control_close(kolo_wire_ctx_t *ctx)
 static void free_peer(kolo_control_peer_t *peer)
 {
     if (peer->page) munmap((void *)(uintptr_t)peer->page, PAGE_BYTES);
-    if (peer->event_fd >= 0) kolo_fd_close(peer->event_fd);
-    if (peer->alive_fd >= 0) kolo_fd_close(peer->alive_fd);
+    kolo_doorbell_put(peer->bell);
     free(peer);
 }
 
@@ -240,6 +240,7 @@ void kolo_control_fini(kolo_wire_ctx_t *ctx)
     for (int i = 0; control->peers && i < control->npeers; i++)
         if (control->peers[i]) free_peer(control->peers[i]);
     if (control->waking) kolo_waker_fini(&ctx->waker);
+    if (control->fd >= 0) kolo_fd_close(control->fd);
     if (control->page) munmap(control->page, PAGE_BYTES);
     if (control->serving) kolo_fdpass_stop();
     free(control->peers);
@@ -250,7 +251,7 @@ void kolo_control_fini(kolo_wire_ctx_t *ctx)
 static kolo_status_t check_page(const kolo_wire_ctx_t *ctx, const kolo_control_page_t *page, int rank)
 {
     if (page->magic == KOLO_CONTROL_MAGIC && page->version == KOLO_CONTROL_VERSION && page->rank == rank &&
-        page->job == ctx->job)
+        page->job == ctx->job && page->bell != 0)
         return KOLO_OK;
     return kolo_fail(KOLO_ERR_PROTOCOL, "the control page of rank %d is not one (magic %08x, version %u, rank %d)",
                      rank, page->magic, page->version, page->rank);
@@ -264,8 +265,6 @@ static kolo_status_t meet_peer(kolo_wire_ctx_t *ctx, int rank, kolo_control_peer
     int fds[2];
     control_name(ctx->job, rank, name);
     KOLO_TRY(kolo_wire_fetch_peer(ctx, card, name, fds, &process));
-    peer->event_fd = fds[1];
-    peer->alive_fd = process.alive_fd;
     peer->pid = process.pid;
     peer->visible =
         process.pid == card->pid && kolo_member_process_hash(card->host_hash, process.pid) == card->process_hash;
@@ -278,9 +277,19 @@ static kolo_status_t meet_peer(kolo_wire_ctx_t *ctx, int rank, kolo_control_peer
             status = kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot map the control page of rank %d", rank);
     }
     kolo_fd_close(fds[0]);
-    KOLO_TRY(status);
-    peer->page = (const kolo_control_page_t *)base;
-    return check_page(ctx, peer->page, rank);
+    if (status == KOLO_OK) {
+        peer->page = (const kolo_control_page_t *)base;
+        status = check_page(ctx, peer->page, rank);
+    }
+    if (status != KOLO_OK) {
+        kolo_fd_close(fds[1]);
+        if (process.alive_fd >= 0) kolo_fd_close(process.alive_fd);
+        return status;
+    }
+    KOLO_TRY(kolo_doorbell_meet(card->fd_address, peer->page->bell, fds[1], process.alive_fd, &peer->bell));
+    peer->event_fd = peer->bell->event_fd;
+    peer->alive_fd = peer->bell->alive_fd;
+    return KOLO_OK;
 }
 
 kolo_status_t kolo_control_peer(kolo_wire_ctx_t *ctx, int rank, kolo_control_peer_t **out)

@@ -7,12 +7,13 @@
 #ifndef KOLO_WIRE_CONTROL_H
 #define KOLO_WIRE_CONTROL_H
 
+#include "base/file/doorbell.h"
 #include "base/process.h"
 #include "wire/wire.h"
 
 #define KOLO_CONTROL_BYTES   4096        /* of a page */
 #define KOLO_CONTROL_MAGIC   0x6c74636bu /* "kctl" */
-#define KOLO_CONTROL_VERSION 4u
+#define KOLO_CONTROL_VERSION 5u
 
 typedef struct {
     _Alignas(64) _Atomic uint32_t asleep; /* the rank sleeps: ring its doorbell */
@@ -21,6 +22,7 @@ typedef struct {
     uint32_t magic, version;
     int32_t rank, pid;
     uint64_t job;
+    uint64_t bell; /* number of the doorbell, which may serve other communicators of that process, too */
     _Alignas(64) _Atomic uint32_t touching; /* 1 + the rank whose memory this one copies from or to now; 0: none */
 } kolo_control_page_t;
 
@@ -28,8 +30,9 @@ typedef struct kolo_control kolo_control_t;
 /* A peer's page as mapped here, with its doorbell and a descriptor that tells its death. Cached per context. */
 typedef struct kolo_control_peer {
     const kolo_control_page_t *page;
+    kolo_doorbell_t *bell;
     int rank;
-    int event_fd;
+    int event_fd;     /* both are the doorbell's */
     int alive_fd;     /* readable when the peer's process has died; -1: the peer is in this process */
     int pid;          /* of the peer's process as seen here; 0: not visible from here */
     bool visible;     /* /proc tells of it under that number */

@@ -2,10 +2,12 @@
  *
  * A rank that is out of descriptors says so at once, says what a communicator needs and what to do, and says it
  * once. It does not keep the others waiting until the limit of their set-up, and they are told why. Several sockets
- * for each connection do not use all descriptors up.
+ * for each connection do not use all descriptors up. A hundred communicators of the same processes take few: what
+ * belongs to a process or a peer is held once.
  */
 #include "kit/procs.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,12 +131,74 @@ static void several_sockets_leave_room_for_more_communicators(void **state)
     assert_int_equal(job_finish(&job, -1), 0);
 }
 
+/* ---- how many a communicator takes ---- */
+
+#define MANY          100
+#define FEW_FOR_TWO   550 /* a program with a hundred is allowed 600 */
+#define FEW_FOR_EIGHT 1400
+
+static int count_descriptors(void)
+{
+    int n = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    while (dir && readdir(dir)) n++;
+    if (dir) closedir(dir);
+    return n - 3; /* itself, . and .. */
+}
+
+static void use_many_communicators(proc_t *p)
+{
+    rank_t *r = &p->r;
+    kolo_comm_t comms[MANY] = {NULL};
+    const int few = r->nranks == 2 ? FEW_FOR_TWO : FEW_FOR_EIGHT;
+    float x = 1, y;
+    EXPECT_OK(kolo_all_reduce(&x, &y, 1, KOLO_FLOAT32, KOLO_SUM, r->comm, NULL));
+    const int before = count_descriptors();
+    for (int i = 0; i < MANY; i++) {
+        if (!EXPECT_OK(kolo_comm_split(r->comm, 0, r->rank, &comms[i], NULL))) break;
+        y = 0;
+        EXPECT_OK(kolo_all_reduce(&x, &y, 1, KOLO_FLOAT32, KOLO_SUM, comms[i], NULL));
+        EXPECT(y == (float)r->nranks);
+    }
+    proc_meet(p, 0);
+    const int taken = count_descriptors() - before;
+    if (!EXPECT(taken <= few)) printf("%d communicators of %d ranks took %d descriptors\n", MANY, r->nranks, taken);
+    proc_meet(p, 1);
+    for (int i = MANY; i-- > 0;) EXPECT_OK(kolo_comm_destroy(comms[i]));
+    proc_meet(p, 2);
+    const int left = count_descriptors() - before;
+    if (!EXPECT(left <= 4)) printf("%d descriptors are left of communicators that have ended\n", left);
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+}
+
+static void run_many(int ranks)
+{
+    job_t job;
+    job_start(&job, ranks, NULL, use_many_communicators, NULL);
+    assert_int_equal(job_finish(&job, -1), 0);
+}
+
+static void a_hundred_communicators_of_two_processes_take_few_descriptors(void **state)
+{
+    (void)state;
+    run_many(2);
+}
+
+static void a_hundred_communicators_of_eight_processes_take_few_descriptors(void **state)
+{
+    (void)state;
+    run_many(8);
+}
+
 int main(void)
 {
     limit_s(100);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_without_descriptors_says_so_once),
         cmocka_unit_test(several_sockets_leave_room_for_more_communicators),
+        cmocka_unit_test(a_hundred_communicators_of_two_processes_take_few_descriptors),
+        cmocka_unit_test(a_hundred_communicators_of_eight_processes_take_few_descriptors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

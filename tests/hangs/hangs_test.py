@@ -317,10 +317,10 @@ def test_init():
 
 
 def test_init_not_of_the_next_rank():
-    """Rank 0 waits for the address of rank 1, which waits for that of rank 2."""
+    """Rank 0 waits for the address of rank 1, which waits for that of rank 2. What the root tells is encrypted."""
     missing = r"rank 2 \(never called\) is missing: 2 of 3 ranks have called kolo_comm_init_rank\(\) or kolo_job_connect\(\)"
     hang("init_last", missing, rf"still waiting: waited [0-9.]+ s for rank [12] to (call|come)[^\n]*; {missing}",
-         rf"rank [01]: time-out: .*, rank [01] of 3: [a-z]+: {missing}")
+         rf"rank [01]: time-out: .*, rank [01] of 3: [a-z]+: {missing}", env={"KOLO_TCP_SECURITY": "encrypt"})
 
 
 def test_all_reduce_under_mpirun():

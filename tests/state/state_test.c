@@ -516,9 +516,9 @@ static void arguments(proc_t *p)
     EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_comm(s, NULL));
     EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "", &x, sizeof x));
     EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, name, &x, sizeof x));
-    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "x", NULL, sizeof x));
-    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "x", &x, 0));
-    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "x", &x, SIZE_MAX / 2));
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "x", NULL, sizeof x), "\"x\" is at NULL");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "x", &x, 0), "\"x\" has 0 bytes");
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "x", &x, SIZE_MAX / 2), "a negative number?");
     EXPECT_OK(kolo_state_register(s, "x", &x, sizeof x));
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_register(s, "x", &x, sizeof x), "already");
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_state_put(s, "x", &x, 1), "is a buffer");

@@ -125,9 +125,10 @@ static int parse_options(int argc, char **argv, top_options_t *o)
         return wrong_usage(NULL);
     }
     if (o->has_last && !table) return wrong_usage("--last goes with --dump and --join");
-    for (int i = 0; i < o->npids; i++) {
-        if (!kolo_process_gone(o->pids[i])) continue;
-        fprintf(stderr, "kolo-top: --pid %d: there is no such process on this host\n", o->pids[i]);
+    int gone = 0;
+    while (gone < o->npids && kolo_process_gone(o->pids[gone])) gone++; /* a rank among others may be */
+    if (gone > 0 && gone == o->npids) {
+        fprintf(stderr, "kolo-top: --pid %d: there is no such process on this host\n", o->pids[0]);
         return TOP_FAILED;
     }
     if (o->join && o->npids) return wrong_usage("--pid cannot be used with --join");

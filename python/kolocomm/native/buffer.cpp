@@ -133,6 +133,15 @@ bool rows_follow(const nb::dlpack::dltensor &t)
 
 } // namespace
 
+double limit_of(nb::handle timeout)
+{
+    if (timeout.is_none()) return 1e18;
+    double seconds = PyFloat_AsDouble(timeout.ptr());
+    if (seconds == -1 && PyErr_Occurred()) throw nb::python_error();
+    if (!(seconds >= 0)) refuse(words("timeout is %g: it is in seconds, 0 or more; None is no limit", seconds));
+    return seconds > 1e15 ? 1e18 : seconds * 1000;
+}
+
 const char *type_name(kolo_type_t type)
 {
     for (const auto &n : names)
@@ -158,6 +167,42 @@ bool Buffer::from_protocol(nb::handle array, const char *what, bool writable)
     return true;
 }
 
+namespace
+{
+
+bool says(nb::handle array, const char *method)
+{
+    return nb::hasattr(array, method) && nb::cast<bool>(array.attr(method)());
+}
+
+// DLPack has no word for it: the memory holds the negative of what torch shows.
+void refuse_negative(nb::handle array, const char *what)
+{
+    if (says(array, "is_neg"))
+        refuse(words("%s is a view that torch negates when it is read: pass %s.resolve_neg()", what, what));
+}
+
+// Why torch (or another library) does not hand out the memory of an array, and what to pass instead.
+[[noreturn]] void refuse_hidden(nb::handle array, const char *what, const nb::python_error &why)
+{
+    const char *instead = "an array with memory of its own";
+    std::string layout =
+        nb::hasattr(array, "layout") ? nb::cast<std::string>(nb::str(nb::object(array.attr("layout")))) : "";
+    if (layout.find("sparse") != std::string::npos)
+        instead = "its to_dense(), or its indices and values one after the other (torch.distributed reduces sparse "
+                  "tensors)";
+    else if (nb::hasattr(array, "requires_grad") && nb::cast<bool>(array.attr("requires_grad")))
+        instead = "x.detach(), which shares the memory: the call takes no part in autograd";
+    else if (says(array, "is_conj"))
+        instead = "x.resolve_conj()";
+    else if (nb::hasattr(array, "is_meta") && nb::cast<bool>(array.attr("is_meta")))
+        instead = "a tensor of a device: one of \"meta\" has no memory";
+    refuse(words("%s cannot be used as it is (%s): pass %s", what,
+                 nb::cast<std::string>(nb::str(why.value())).c_str(), instead));
+}
+
+} // namespace
+
 bool Buffer::from_dlpack(nb::handle array, const char *what, bool writable)
 {
     if (!nb::hasattr(array, "__dlpack__")) return false;
@@ -166,10 +211,15 @@ bool Buffer::from_dlpack(nb::handle array, const char *what, bool writable)
         refuse(words(
             "%s is an array of JAX, which cannot be written: pass a numpy array and jax.numpy.asarray() it", what));
     nb::object capsule;
-    if (nb::cast<int>(nb::object(array.attr("__dlpack_device__")())[0]) == 2)
-        capsule = array.attr("__dlpack__")(nb::arg("stream") = -1);
-    else
-        capsule = array.attr("__dlpack__")();
+    refuse_negative(array, what);
+    try {
+        if (nb::cast<int>(nb::object(array.attr("__dlpack_device__")())[0]) == 2)
+            capsule = array.attr("__dlpack__")(nb::arg("stream") = -1);
+        else
+            capsule = array.attr("__dlpack__")();
+    } catch (nb::python_error &e) {
+        refuse_hidden(array, what, e);
+    }
     auto *managed = (ManagedTensor *)PyCapsule_GetPointer(capsule.ptr(), "dltensor");
     if (!managed) throw nb::python_error();
     const nb::dlpack::dltensor &t = managed->tensor;

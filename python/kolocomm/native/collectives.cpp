@@ -44,12 +44,32 @@ int root_of(const char *what, const Comm &c, int root)
     return root;
 }
 
+using Numbers = nb::typed<nb::sequence, int>; // counts and displacements as they are given
+
+Counts counts_of(const char *what, const char *name, nb::handle given)
+{
+    Counts counts;
+    for (nb::handle one : given) {
+        nb::object number = nb::steal(PyNumber_Index(one.ptr()));
+        if (!number.is_valid()) throw nb::python_error();
+        int overflow = 0;
+        long long n = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
+        if (n < 0 || overflow)
+            refuse(words("%s: %s has %s at place %zu: these are numbers of elements, 0 or more", what, name,
+                         nb::cast<std::string>(nb::str(number)).c_str(), counts.size()));
+        counts.push_back((size_t)n);
+    }
+    return counts;
+}
+
 size_t total(const char *what, const char *name, const Comm &c, const Counts &counts)
 {
     size_t sum = 0;
     if ((int)counts.size() != c.size)
         refuse(words("%s: %s has %zu numbers, and there are %d ranks", what, name, counts.size(), c.size));
-    for (size_t n : counts) sum += n;
+    for (size_t n : counts)
+        if (__builtin_add_overflow(sum, n, &sum))
+            refuse(words("%s: the numbers of %s are more elements than memory can hold", what, name));
     return sum;
 }
 
@@ -61,7 +81,7 @@ Counts displs_of(const char *what, const char *name, const Comm &c, const Counts
     if (given.is_none()) {
         for (size_t i = 1; i < displs.size(); i++) displs[i] = displs[i - 1] + counts[i - 1];
     } else {
-        displs = nb::cast<Counts>(given);
+        displs = counts_of(what, name, given);
         total(what, name, c, displs);
     }
     for (size_t i = 0; b && i < displs.size(); i++)
@@ -147,9 +167,10 @@ nb::object all_gather(Comm &c, nb::handle src, nb::handle dst, nb::handle stream
         s, d);
 }
 
-nb::object all_gatherv(Comm &c, nb::handle src, nb::handle dst, const Counts &counts, nb::object displs,
+nb::object all_gatherv(Comm &c, nb::handle src, nb::handle dst, const Numbers &numbers, nb::object displs,
                        nb::handle stream, bool wait)
 {
+    Counts counts = counts_of("all_gatherv", "counts", numbers);
     Buffer s(src, "src", false), d(dst, "dst", true);
     on_device("all_gatherv", c, s);
     on_device("all_gatherv", c, d);
@@ -181,9 +202,10 @@ nb::object reduce_scatter(Comm &c, nb::handle src, nb::handle dst, nb::handle op
         s, d);
 }
 
-nb::object reduce_scatterv(Comm &c, nb::handle src, nb::handle dst, const Counts &counts, nb::handle op,
+nb::object reduce_scatterv(Comm &c, nb::handle src, nb::handle dst, const Numbers &numbers, nb::handle op,
                            nb::handle stream, bool wait)
 {
+    Counts counts = counts_of("reduce_scatterv", "counts", numbers);
     Buffer s(src, "src", false), d(dst, "dst", true);
     kolo_op_t o = op_of(op);
     on_device("reduce_scatterv", c, s);
@@ -217,10 +239,11 @@ nb::object all_to_all(Comm &c, nb::handle src, nb::handle dst, nb::handle stream
         s, d);
 }
 
-nb::object all_to_allv(Comm &c, nb::handle src, const Counts &send_counts, nb::handle dst,
-                       const Counts &recv_counts, nb::object send_displs, nb::object recv_displs, nb::handle stream,
-                       bool wait)
+nb::object all_to_allv(Comm &c, nb::handle src, const Numbers &sends, nb::handle dst, const Numbers &recvs,
+                       nb::object send_displs, nb::object recv_displs, nb::handle stream, bool wait)
 {
+    Counts send_counts = counts_of("all_to_allv", "send_counts", sends);
+    Counts recv_counts = counts_of("all_to_allv", "recv_counts", recvs);
     Buffer s(src, "src", false), d(dst, "dst", true);
     on_device("all_to_allv", c, s);
     on_device("all_to_allv", c, d);
@@ -276,9 +299,10 @@ nb::object scatter(Comm &c, nb::handle src, nb::handle dst, int root, nb::handle
         s, d);
 }
 
-nb::object gatherv(Comm &c, nb::handle src, nb::handle dst, const Counts &counts, int root, nb::object displs,
+nb::object gatherv(Comm &c, nb::handle src, nb::handle dst, const Numbers &numbers, int root, nb::object displs,
                    nb::handle stream, bool wait)
 {
+    Counts counts = counts_of("gatherv", "counts", numbers);
     root_of("gatherv", c, root);
     Buffer s(src, "src", false), d;
     on_device("gatherv", c, s);
@@ -298,9 +322,10 @@ nb::object gatherv(Comm &c, nb::handle src, nb::handle dst, const Counts &counts
         s, d);
 }
 
-nb::object scatterv(Comm &c, nb::handle src, const Counts &counts, nb::handle dst, int root, nb::object displs,
+nb::object scatterv(Comm &c, nb::handle src, const Numbers &numbers, nb::handle dst, int root, nb::object displs,
                     nb::handle stream, bool wait)
 {
+    Counts counts = counts_of("scatterv", "counts", numbers);
     root_of("scatterv", c, root);
     Buffer s, d(dst, "dst", true);
     on_device("scatterv", c, d);

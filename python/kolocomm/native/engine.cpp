@@ -154,7 +154,7 @@ nb::object wait(nb::handle self, nb::handle timeout)
 {
     Submission &s = *nb::inst_ptr<Submission>(self);
     if (s.waited) refuse(KOLO_ERR_INVALID_USAGE, "this tensor was waited for");
-    double left = timeout.is_none() ? 1e18 : nb::cast<double>(timeout) * 1000;
+    double left = limit_of(timeout);
     kolo_completion_t done = {};
     for (;;) {
         int slice = left < 50 ? (left < 1 ? 1 : (int)left) : 50;

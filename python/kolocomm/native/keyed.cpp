@@ -183,7 +183,7 @@ nb::object receive(Rendezvous &r, const std::string &key, nb::object into, nb::o
     kolo_rendezvous_t handle = get(r);
     kolo_value_t value;
     if (room) args.into = room.data, args.into_bytes = room.bytes();
-    double left = timeout.is_none() ? 1e18 : nb::cast<double>(timeout) * 1000;
+    double left = limit_of(timeout);
     kolo_receive_t waits;
     run(nullptr, [&] { return kolo_rendezvous_receive_begin(handle, key.c_str(), &args, &waits); });
     for (;;) {
@@ -246,7 +246,7 @@ bool reception_done(Reception &r)
 nb::object reception_wait(Reception &r, nb::object timeout)
 {
     if (!r.handle) refuse(KOLO_ERR_INVALID_USAGE, "this receive was waited for, or discarded");
-    double left = timeout.is_none() ? 1e18 : nb::cast<double>(timeout) * 1000;
+    double left = limit_of(timeout);
     kolo_value_t value;
     for (;;) {
         int slice = left < 50 ? (left < 1 ? 1 : (int)left) : 50;

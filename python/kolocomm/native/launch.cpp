@@ -64,7 +64,7 @@ bool wait_for(Request &r, double seconds)
 // In slices, so that Ctrl-C is seen: the operation goes on then.
 void wait_request(Request &r, nb::handle timeout)
 {
-    double left = timeout.is_none() ? 1e18 : nb::cast<double>(timeout);
+    double left = limit_of(timeout) / 1000;
     bool done = false;
     for (; !done; left -= 0.05) {
         {

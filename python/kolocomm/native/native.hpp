@@ -89,6 +89,8 @@ template <class F> void run(kolo_comm_t comm, F &&f)
     refuse(KOLO_ERR_INVALID_ARGUMENT, text);
 }
 std::string words(const char *format, ...) __attribute__((format(printf, 1, 2)));
+// A limit in seconds as milliseconds; None: a very long one. What is no limit is refused.
+double limit_of(nb::handle timeout);
 
 // An argument whose type is not in the signature, as a number or a text; raises InvalidArgument if it is something
 // else.

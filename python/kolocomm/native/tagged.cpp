@@ -60,7 +60,7 @@ nb::object start(Comm &c, const char *what, bool sends, nb::handle buf, nb::hand
 // In slices, so that Ctrl-C is seen: the message goes on then. False: not in this time.
 template <class F> bool in_slices(nb::handle timeout, F &&wait)
 {
-    double left = timeout.is_none() ? 1e18 : nb::cast<double>(timeout) * 1000;
+    double left = limit_of(timeout);
     for (;; left -= 50) {
         kolo_status_t status;
         {

@@ -20,7 +20,7 @@ class Group : public c10d::Backend
     using Options = c10d::Backend::Options;
     Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
           bool reconfigurable)
-        : c10d::Backend(rank, size), store_(store->clone()), timeout_(timeout), reconfigurable_(reconfigurable),
+        : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout), reconfigurable_(reconfigurable),
           handle_("kolo:" + std::to_string(rank) + ":" + std::to_string(getpid()))
     {
         if (!reconfigurable_) open("all"); // now, so that a rank which does not come is named here

@@ -238,7 +238,8 @@ inline void monitored_barrier(kolo_comm_t comm, int rank, int size, std::chrono:
         more = all;
     }
     if (!missing.empty())
-        fail(KOLO_ERR_TIMEOUT, (all ? "Ranks " : "Rank ") + missing + " failed to pass monitoredBarrier" + took);
+        fail(KOLO_ERR_TIMEOUT, "Rank 0 timed out in monitoredBarrier: " + std::string(all ? "Ranks " : "Rank ") +
+                                   missing + " failed to pass monitoredBarrier" + took);
     for (int r = 1; r < size; r++) must(kolo_send_tag(nullptr, 0, KOLO_UINT8, r, ANSWER, comm, left()));
 }
 

@@ -16,10 +16,10 @@
  *
  * The gate is that of set 0's communicator: it is also opened when the communicator fails.
  */
+#include "base/cpu/yield.h"
 #include "comm/comm.h"
 #include "engine/batch/device.h"
 
-#include <sched.h>
 #include <stdio.h>
 
 #define LINGER_NS 30000
@@ -88,7 +88,8 @@ static void describe_sleep(void *arg, char *buf, size_t bytes)
 static void linger(const kolo_set_t *s)
 {
     uint64_t until = kolo_now_ns() + LINGER_NS;
-    while (!has_new(s) && s->npending == 0 && kolo_now_ns() < until) sched_yield();
+    while (!has_new(s) && s->npending == 0 && kolo_now_ns() < until)
+        if (!kolo_yield()) return;
 }
 
 /* Until there is something to do: new here, or called by another rank, or waiting for too long. */

@@ -3,13 +3,13 @@
  * Movers: the threads of a domain that move the lanes of its ends (lanes.h). As many as a large write has
  * lanes, for all ends together; they start with the first lane and end with the domain.
  */
+#include "base/cpu/yield.h"
 #include "base/file/fds.h"
 #include "remote/onesided/lanes.h"
 
 #include "base/process.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -80,7 +80,7 @@ static void *serve(void *arg)
         seen = kicks;
         quiet = more || n > 0 || kicked ? 0 : quiet + 1;
         if (quiet > 0) {
-            sched_yield();
+            if (!kolo_yield()) quiet = YIELDS + 1;
             continue;
         }
         enter(mover);

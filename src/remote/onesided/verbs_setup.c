@@ -106,8 +106,8 @@ kolo_status_t kolo_verbs_offer(kolo_onesided_t *end, kolo_onesided_card_t *card)
     }
     end->state[KOLO_ONESIDED_VERBS] = v;
     KOLO_TRY(kolo_verbs_end_make_queues(v->link, &room));
-    kolo_trace("onesided", "set-up: completion queue and queue pair %u for %s, in INIT", v->link->mine.qpn,
-               end->who);
+    kolo_trace("onesided", "set-up: completion queue for %s", end->who);
+    kolo_trace("onesided", "set-up: queue pair %u for %s is in INIT", v->link->mine.qpn, end->who);
     KOLO_TRY(kolo_onesided_need_arena(end));
     kolo_verbs_memory_init(&v->memory, end->domain->device, end->arena);
     KOLO_TRY(kolo_verbs_post_receives(end, receives));

@@ -3,6 +3,7 @@
  * Requests of other tasks: each waits in the rendezvous of its step for its value, like a receive of this task, and
  * then sends it. The value is kept until its last byte has been written.
  */
+#include "base/failpoint.h"
 #include "rendezvous/remote/channel.h"
 #include "rendezvous/watch.h"
 
@@ -67,6 +68,7 @@ static void value_ready(void *arg, kolo_status_t status, const char *why, const 
     if (why) answer->why = strdup(why);
     if (value) answer->value = *value;
     answer->has_value = value != NULL;
+    KOLO_FAIL_POINT("rendezvous.answer.handed");
     kolo_adapter_answer_ready(answer);
 }
 
@@ -92,9 +94,12 @@ kolo_status_t kolo_answer_request(kolo_channel_t *channel, const kolo_message_t 
         answer->has_value = true;
         return kolo_answer_ready(answer);
     }
-    if (status == KOLO_OK)
+    if (status == KOLO_OK) {
+        atomic_fetch_add(&adapter->served, 1);
         status = kolo_rendezvous_serve(
             answer->rendezvous, &(kolo_serve_t){m->name, key, m->most, value_ready, answer}, &answer->receive);
+        if (status != KOLO_OK) atomic_fetch_sub(&adapter->served, 1);
+    }
     if (status == KOLO_OK) return KOLO_OK;
     kolo_answer_free(answer);
     return refuse(channel, m->index, status, kolo_error_text());
@@ -186,10 +191,18 @@ kolo_status_t kolo_answer_memory(kolo_channel_t *channel, const kolo_message_t *
     return send_value(answer);
 }
 
+/* False: its value comes at this moment. */
+static bool give_up(kolo_answer_t *answer)
+{
+    if (!kolo_rendezvous_give_up(answer->receive)) return false;
+    atomic_fetch_sub(&answer->adapter->served, 1);
+    return true;
+}
+
 kolo_status_t kolo_answer_cancel(kolo_channel_t *channel, const kolo_message_t *m)
 {
     kolo_answer_t *answer = *find(channel, m->index);
-    bool waits = answer && answer->state == KOLO_ANSWER_WAITS && kolo_rendezvous_give_up(answer->receive);
+    bool waits = answer && answer->state == KOLO_ANSWER_WAITS && give_up(answer);
     bool told = answer && answer->state == KOLO_ANSWER_TOLD;
     if (!waits && !told) return KOLO_OK; /* its answer is on its way */
     kolo_answer_free(answer);
@@ -209,9 +222,8 @@ void kolo_answer_close_all(kolo_channel_t *channel)
         for (kolo_answer_t *answer = channel->answers[i], *next; answer; answer = next) {
             next = answer->next;
             answer->channel = NULL;
-            /* If its value arrives at this moment, kolo_answer_ready() frees it. */
-            if (answer->state != KOLO_ANSWER_WAITS || kolo_rendezvous_give_up(answer->receive))
-                kolo_answer_free(answer);
+            /* Else kolo_answer_ready() frees it, or the adapter's end. */
+            if (answer->state != KOLO_ANSWER_WAITS || give_up(answer)) kolo_answer_free(answer);
         }
         channel->answers[i] = NULL;
     }

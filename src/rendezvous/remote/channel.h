@@ -156,6 +156,7 @@ struct kolo_adapter {
     struct kolo_callback_pool *pool;
     pthread_t thread;
     _Atomic bool stop;
+    _Atomic uint32_t served; /* answers whose value may still come, on whatever thread brings it */
     bool running;
     pthread_mutex_t lock; /* of commands, ready, asked, failures */
     kolo_command_t *commands, **last_command;

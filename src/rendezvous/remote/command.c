@@ -104,4 +104,5 @@ void kolo_adapter_answer_ready(kolo_answer_t *answer)
     adapter->last_ready = &answer->next_ready;
     pthread_mutex_unlock(&adapter->lock);
     kolo_waker_wake(kolo_onesided_domain_waker(adapter->domain));
+    atomic_fetch_sub(&adapter->served, 1); /* from now on the adapter may go */
 }

@@ -9,6 +9,7 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static kolo_status_t allocate(kolo_adapter_t *adapter)
@@ -104,6 +105,22 @@ static void free_ready(kolo_adapter_t *adapter)
     adapter->nspare = 0;
 }
 
+static void describe_served(void *arg, char *buf, size_t bytes)
+{
+    const kolo_adapter_t *adapter = arg;
+    snprintf(buf, bytes, "threads that hand %u values for other tasks to the stopped server of %s",
+             atomic_load(&adapter->served), adapter->tasks[adapter->me].name);
+}
+
+/* They are between two instructions: a send that found the request before it was given up. */
+static void await_served(kolo_adapter_t *adapter)
+{
+    kolo_wait_t wait;
+    kolo_wait_init(&wait, NULL, 0, describe_served, adapter, 1);
+    while (atomic_load(&adapter->served) > 0) (void)kolo_wait_pause(&wait);
+    kolo_wait_end(&wait);
+}
+
 void kolo_adapter_stop(kolo_adapter_t *adapter)
 {
     kolo_adapter_close_listener(adapter);
@@ -118,6 +135,7 @@ void kolo_adapter_stop(kolo_adapter_t *adapter)
     (void)kolo_rendezvous_manager_cleanup_all(adapter->manager);
     kolo_callback_pool_destroy(adapter->pool);
     adapter->pool = NULL;
+    await_served(adapter);
     free_ready(adapter);
     kolo_gate_open(&adapter->changed);
 }

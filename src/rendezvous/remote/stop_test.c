@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A server is stopped and destroyed while another thread sends a value that a task has asked for: that thread is
+ * about to hand it to the thread of the channels, which ends. A fail point holds it there; then the same at any
+ * moment.
+ */
+#include "base/failpoint.h"
+#include "rendezvous/remote/test_tasks.h"
+
+#define ROUNDS 20
+#define HELD   "rendezvous.answer.handed:1:delay:150"
+
+typedef struct {
+    kolo_rendezvous_t step;
+    const char *key;
+    _Atomic bool sends;
+} sender_t;
+
+static void *send_late(void *arg)
+{
+    sender_t *s = arg;
+    kolo_value_t value = make_value(1000, 5);
+    atomic_store(&s->sends, true);
+    if (kolo_rendezvous_send(s->step, s->key, &value, NULL) != KOLO_OK) kolo_value_release(&value);
+    return NULL;
+}
+
+static void stop_while_it_sends(fixture_t *f, useconds_t wait_us)
+{
+    heard_t heard = {0};
+    pthread_t thread;
+    sender_t s = {.step = f->at_ps, .key = make_key(f->worker, PS, WORKER, "late")};
+    assert_int_equal(kolo_rendezvous_receive_call(f->at_worker, s.key, NULL, hear, &heard), KOLO_OK);
+    send_value(f->at_ps, make_key(f->worker, PS, WORKER, "x"), 1, 1);
+    receive_value(f->at_worker, make_key(f->worker, PS, WORKER, "x"), 1, 1); /* the request has arrived */
+    assert_int_equal(pthread_create(&thread, NULL, send_late, &s), 0);
+    while (!atomic_load(&s.sends)) sched_yield();
+    usleep(wait_us);
+    assert_int_equal(kolo_server_destroy(f->ps), KOLO_OK);
+    pthread_join(thread, NULL);
+    wait_calls(&heard, 1);
+    kolo_rendezvous_close(f->at_ps);
+    kolo_rendezvous_close(f->at_worker);
+    kolo_server_destroy(f->worker); /* the next round begins anew */
+    f->ps = start_server(PS);
+    f->worker = start_server(WORKER);
+    f->at_ps = open_step(f->ps, 1);
+    f->at_worker = open_step(f->worker, 1);
+}
+
+static void a_value_that_is_handed_over_is_awaited(void **state)
+{
+    assert_int_equal(kolo_fail_points_arm(HELD), KOLO_OK);
+    stop_while_it_sends(*state, 50000);
+    assert_int_equal(kolo_fail_points_arm(NULL), KOLO_OK);
+}
+
+static void stops_meet_sends_at_any_moment(void **state)
+{
+    for (useconds_t i = 0; i < ROUNDS; i++) stop_while_it_sends(*state, i % 5 * 20);
+}
+
+static int run(const char *name)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_value_that_is_handed_over_is_awaited, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(stops_meet_sends_at_any_moment, set_up, tear_down),
+    };
+    return cmocka_run_group_tests_name(name, tests, NULL, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    return run_protocols(argc > 1 ? argv[1] : "kolo+tcp", run);
+}
