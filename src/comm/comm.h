@@ -125,7 +125,6 @@ typedef struct kolo_body {
     kolo_member_t member;
     kolo_wire_ctx_t ctx;
 
-    kolo_body_track_t track;              /* call/: the operations that run and have run */
     kolo_body_waits_t waits;              /* call/: those that take long */
     kolo_body_conns_t conns;              /* connect.c */
     kolo_body_choice_t choice;            /* call/: how a plan is chosen */
@@ -138,6 +137,7 @@ typedef struct kolo_body {
     struct kolo_lane_to *lanes_to;        /* call/p2p_single.c: single sends and receives, by peer */
     struct kolo_windows *_Atomic windows; /* window/; NULL: none so far */
     struct kolo_tagged *_Atomic tagged;   /* tagged/; the same */
+    kolo_body_track_t track; /* call/: the operations that run and have run; last, for its board is long */
 } kolo_body_t;
 
 /* What a handle points to. Never freed, so that calls with a stale handle, and calls that race with an abort on
