@@ -38,7 +38,7 @@ int kolo_nccl_op(ncclRedOp_t op)
     return (int)op - ncclNumOps + KOLO_OP_BUILTIN_COUNT;
 }
 
-/* Kolo reads the scalar now; NCCL, if it lies on the device, when an operation runs. What the stream before has
+/* Where Kolo cannot read it when an operation runs, as NCCL does if it lies on the device. What the streams have
  * still to write is waited for. */
 static ncclResult_t read_scalar(ncclComm_t comm, const void *scalar, size_t bytes, void *value)
 {
@@ -71,14 +71,22 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
     if (!op || !scalar) return kolo_nccl_fail(ncclInvalidArgument, "%s: the output or the scalar is NULL", call);
     if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
         return kolo_nccl_fail(ncclInvalidArgument, "%s: there is no residence %d", call, (int)residence);
-    if (residence == ncclScalarDevice && comm->device >= 0) {
-        r = read_scalar(comm, scalar, kolo_type_size((kolo_type_t)t), value);
-        if (r != ncclSuccess) return r;
-        scalar = value;
-    }
     r = kolo_nccl_settle(comm);
-    if (r == ncclSuccess)
+    if (r != ncclSuccess) return r;
+    if (residence == ncclScalarDevice && comm->device >= 0) {
+        kolo_mem_place_t place;
+        kolo_mem_find(scalar, &place);
+        kolo_status_t status = place.ops == &kolo_mem_host
+                                   ? KOLO_ERR_UNSUPPORTED
+                                   : kolo_op_create_premul_sum(&made, scalar, (kolo_type_t)t, comm->kolo);
+        if (status == KOLO_ERR_UNSUPPORTED) {
+            r = read_scalar(comm, scalar, kolo_type_size((kolo_type_t)t), value);
+            if (r == ncclSuccess) status = kolo_op_create_premul_sum(&made, value, (kolo_type_t)t, comm->kolo);
+        }
+        if (r == ncclSuccess) r = kolo_nccl_result(status);
+    } else {
         r = kolo_nccl_result(kolo_op_create_premul_sum(&made, scalar, (kolo_type_t)t, comm->kolo));
+    }
     if (r == ncclSuccess) *op = (ncclRedOp_t)((int)made - KOLO_OP_BUILTIN_COUNT + ncclNumOps);
     return r;
 }

@@ -3,7 +3,7 @@
  * Conformance of the public API on GPUs (or, for comparison, on the CPU): every collective, type and operator,
  * lengths from nothing to more than one tile, in and out of place, off alignment, every root, several streams;
  * ranks as threads, as processes, or all driven by one thread. Streams, --stress, --calls, --fresh, --soak,
- * --order, --windows, --vmm and --faults are in files of their own.
+ * --programs, --places, --counts, --order, --windows, --vmm and --faults are in files of their own.
  */
 #include "cases.h"
 #include "conform.h"
@@ -195,6 +195,10 @@ static void conform(kit_team_t *t)
         good = good && conform_stress(t);
     else if (t->options->soak)
         good = good && conform_soak(t);
+    else if (t->options->places)
+        good = good && conform_places(t);
+    else if (t->options->programs)
+        good = good && conform_programs(t);
     else if (t->options->fresh)
         good = good && conform_fresh(t);
     else if (t->options->order)
@@ -203,6 +207,8 @@ static void conform(kit_team_t *t)
         good = good && conform_chain(t);
     else if (t->options->vmm)
         good = good && conform_vmm(t);
+    else if (t->options->counts)
+        good = good && conform_counts(t);
     else if (t->options->clients)
         good = good && conform_clients(t);
     else if (t->options->windows)

@@ -5,8 +5,10 @@
  */
 #include "comm/call/call.h"
 #include "exec/host/reduce_types.h"
+#include "mem/mem.h"
 #include "mem/range.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +28,13 @@ static kolo_status_t add(kolo_comm_t comm, const kolo_reducer_t *reducer, int nu
 {
     kolo_body_t *body = kolo_handle_visit(comm, what);
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    if (reducer->pre_at && !(body->gpu.exec && body->gpu.exec->reads)) {
+        kolo_handle_leave(comm);
+        return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                         "%s: the scalar is memory of a GPU, which %s rank %d cannot read there: its operations do "
+                         "not run by kernels of that GPU alone; pass it in memory of the host",
+                         what, comm->name, comm->rank);
+    }
     kolo_status_t status = KOLO_ERR_NO_MEMORY;
     for (int i = 0; i < KOLO_MAX_USER_OPS && status != KOLO_OK; i++) {
         int this = KOLO_OP_BUILTIN_COUNT + i;
@@ -92,6 +101,14 @@ static int64_t read_int(const void *scalar, kolo_type_t type)
     }
 }
 
+static bool on_device(const void *p)
+{
+    kolo_mem_place_t place;
+    if (!kolo_mem_has_devices()) return false;
+    kolo_mem_find(p, &place);
+    return place.ops != &kolo_mem_host;
+}
+
 kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_type_t type, kolo_comm_t comm)
 {
     kolo_reducer_t r;
@@ -104,7 +121,9 @@ kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_create_premul_sum: a bool cannot be multiplied");
     KOLO_TRY(kolo_reducer_init(&r, type, KOLO_SUM, (uint32_t)comm->nranks));
     r.pre = r.pre_own = true;
-    if (kolo_type_is_float(type))
+    if (on_device(scalar))
+        r.pre_at = scalar;
+    else if (kolo_type_is_float(type))
         r.pre_float = read_float(scalar, type);
     else
         r.pre_int = read_int(scalar, type);
@@ -152,6 +171,20 @@ kolo_status_t kolo_op_destroy(kolo_op_t op, kolo_comm_t comm)
                      (int)op);
 }
 
+static pthread_mutex_t registering = PTHREAD_MUTEX_INITIALIZER; /* of the lists of all communicators */
+
+/* Tells the executor, in the communicator's turn, as an operation. */
+static kolo_status_t expect(kolo_comm_t comm, kolo_body_t *body, const void *buf, size_t bytes)
+{
+    uint64_t ticket;
+    if (!body->gpu.exec || !body->gpu.exec->expect) return KOLO_OK;
+    KOLO_TRY(kolo_ticket_draw(comm, &ticket));
+    kolo_status_t status = kolo_ticket_wait(comm, ticket);
+    if (status == KOLO_OK) status = body->gpu.exec->expect(atomic_load(&body->gpu.state), buf, bytes);
+    kolo_ticket_end(comm, ticket);
+    return status;
+}
+
 kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_registration_t *handle)
 {
     KOLO_TRY(kolo_handle_check(comm, "comm_register"));
@@ -164,11 +197,17 @@ kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_status_t status = KOLO_OK;
     struct kolo_registration *r = calloc(1, sizeof *r);
-    if (!r) status = kolo_fail(KOLO_ERR_NO_MEMORY, "comm_register: out of memory");
-    if (status == KOLO_OK && body->gpu.device < 0) status = kolo_mem_range_register(buf, bytes, &r->range);
+    if (!r)
+        status = kolo_fail(KOLO_ERR_NO_MEMORY, "comm_register: out of memory");
+    else if (body->gpu.device < 0)
+        status = kolo_mem_range_register(buf, bytes, &r->range);
+    else
+        status = expect(comm, body, buf, bytes);
     if (status == KOLO_OK) {
+        pthread_mutex_lock(&registering);
         r->next = body->user.registrations;
         body->user.registrations = *handle = r;
+        pthread_mutex_unlock(&registering);
     } else {
         free(r);
     }
@@ -180,10 +219,12 @@ kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle)
 {
     kolo_body_t *body = kolo_handle_visit(comm, "comm_deregister");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    pthread_mutex_lock(&registering);
     struct kolo_registration **at = &body->user.registrations;
     while (*at && *at != handle) at = &(*at)->next; /* a handle that is stale must not be followed */
     bool known = handle && *at;
     if (known) *at = handle->next;
+    pthread_mutex_unlock(&registering);
     kolo_handle_leave(comm);
     if (known) {
         kolo_mem_range_deregister(handle->range);

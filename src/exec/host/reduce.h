@@ -51,6 +51,7 @@ typedef struct {
     bool pre_own;           /* and each rank has a scalar of its own (premul-sum) */
     double pre_float;       /* for float types; rounded to float32 (float64 for FLOAT64) once, here */
     int64_t pre_int;        /* for integer types (wraps) */
+    const void *pre_at;     /* or the scalar is there, in memory of a GPU, and is read when an operation runs */
     bool truth;             /* finished results are 0 or 1 (logical operators, bool), also of a single operand */
     uint32_t post_div;      /* AVG of integers: finished results are divided by this, towards zero; 0 or 1: no */
     kolo_user_op_fn_t user; /* callback operator: replaces `op` */

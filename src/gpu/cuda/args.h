@@ -137,6 +137,7 @@ typedef struct {
     uint32_t scale;        /* KOLO_CUDA_SCALE_*: inputs are multiplied by `factor` first */
     uint32_t finish;       /* KOLO_CUDA_DIVIDED, KOLO_CUDA_TRUTH */
     uint64_t factor;       /* bits of a double, or an integer */
+    uint64_t factor_at;    /* or where it is, as an element in the GPU's memory; 0: it is here */
     uint64_t part_bytes;   /* two steps: length of a part, a multiple of 128 */
     uint32_t tile_bytes;   /* of this call */
     uint32_t reachable;    /* KOLO_CUDA_REACHABLE, KOLO_CUDA_APART: what holds for this rank's buffers */

@@ -28,6 +28,7 @@ static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
     a->finish = r->truth                               ? KOLO_CUDA_TRUTH
                 : r->post_div > 1 || r->op == KOLO_AVG ? KOLO_CUDA_DIVIDED /* AVG of floats: of one fold */
                                                        : KOLO_CUDA_AS_IT_IS;
+    a->factor_at = (uint64_t)(uintptr_t)r->pre_at;
     if (kolo_type_is_float(r->type))
         memcpy(&a->factor, &r->pre_float, sizeof a->factor);
     else

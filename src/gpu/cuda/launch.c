@@ -157,13 +157,19 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
 
 /* ---- putting work on a stream ---- */
 
+static bool is_early(const kolo_cuda_state_t *s)
+{
+    return kolo_cuda_options.early == KOLO_CUDA_EARLY_ALWAYS ||
+           (kolo_cuda_options.early == KOLO_CUDA_EARLY_GRAPHS && s->order.capturing);
+}
+
 kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_cuda_grid_t grid, void *args,
                             kolo_cu_stream_t stream)
 {
     void *params[] = {args};
     KOLO_TRY(kolo_cuda_order_before(&s->order, stream));
     kolo_cu_result_t r;
-    if (s->kernels->early && kolo_cuda_options.early && !s->order.alone) {
+    if (s->kernels->early && !s->order.alone && is_early(s)) {
         kolo_cu_launch_attribute_t early = {.id = KOLO_CU_LAUNCH_EARLY, .value.flag = 1};
         kolo_cu_launch_t how = {grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, &early, 1};
         r = s->api->launch_ex(&how, function, params, NULL);
@@ -194,9 +200,9 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
     kolo_exec_reach(c, s->regions.rank, s->regions.nranks, &src, &dst);
     if (c->kind == KOLO_EXEC_COLL && kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
         return kolo_exec_refuse_reducer(&c->reducer);
-    if (c->src) KOLO_TRY(kolo_cuda_check_memory(s, c->src, src, "the source"));
-    if (c->dst) KOLO_TRY(kolo_cuda_check_memory(s, c->dst, dst, "the destination"));
-    return KOLO_OK;
+    if (KOLO_UNLIKELY(c->reducer.pre_at != NULL))
+        KOLO_TRY(kolo_cuda_check_memory(s, c->reducer.pre_at, c->elem, "the scalar"));
+    return kolo_cuda_check_buffers(s, c->src, src, c->dst, dst);
 }
 
 /* ---- the operations ---- */
@@ -336,11 +342,13 @@ const kolo_exec_ops_t kolo_exec_cuda = {.name = "cuda",
                                         .needs = "kernels for all GPUs, that reach each other's memory",
                                         .by_kernels = true,
                                         .by_plans = true,
+                                        .reads = true,
                                         .params = &kolo_exec_cuda_params,
                                         .serves = serves,
                                         .open = open_state,
                                         .launch = launch,
                                         .check = check,
+                                        .expect = kolo_cuda_expect,
                                         .follow = follow,
                                         .move = kolo_cuda_move,
                                         .poll = poll,

@@ -144,7 +144,9 @@ static kolo_status_t put_list(kolo_cuda_state_t *s, list_t *list, kolo_cu_stream
 kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)
 {
     list_t list = {.at = s->p2p.head.messages};
-    bool many = n > KOLO_CUDA_MESSAGES;
+    size_t others = 0;
+    for (size_t i = 0; i < n; i++) others += calls[i].root != s->regions.rank;
+    bool many = others > KOLO_CUDA_MESSAGES;
     if (many && n > INT32_MAX) return kolo_fail(KOLO_ERR_UNSUPPORTED, "a group of %zu messages", n);
     if (many && n > s->table.rows) KOLO_TRY(make_table(s, n));
     if (many) list.at = malloc(n * sizeof *list.at);

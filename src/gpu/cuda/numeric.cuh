@@ -157,7 +157,10 @@ KOLO_DEV void kolo_sum_scaled(kolo_sum<T, N> *s, kolo_vec_t v, const kolo_cuda_a
     for (int i = 0; i < N; i++) s->a[i] = kolo_widen(u.e[i]);
     if (scale) {
         A f;
-        kolo_factor(&f, c);
+        if (c.factor_at)
+            f = kolo_widen(*(const T *)c.factor_at);
+        else
+            kolo_factor(&f, c);
 #pragma unroll
         for (int i = 0; i < N; i++) s->a[i] = kolo_mul(s->a[i], f);
     }

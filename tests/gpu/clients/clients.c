@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int32_t number(int rank, size_t k, int salt)
+int32_t clients_number(int rank, size_t k, int salt)
 {
     return (int32_t)(k * 3 + (size_t)rank * 7 + (size_t)salt * 11);
 }
 
 bool clients_put(kit_rank_t *r, size_t at, size_t count, int salt, void *stream)
 {
-    for (size_t k = 0; k < count; k++) ((int32_t *)(void *)(r->image + at))[k] = number(r->rank, k, salt);
+    for (size_t k = 0; k < count; k++) ((int32_t *)(void *)(r->image + at))[k] = clients_number(r->rank, k, salt);
     return kit_upload(r, at, 4 * count, stream);
 }
 
@@ -25,7 +25,7 @@ bool clients_is_sum(kit_rank_t *r, size_t at, size_t count, int salt, int times,
     if (!kit_download(r, at, 4 * count, stream) || !kit_sync(r, stream)) return false;
     for (size_t k = 0; k < count; k++) {
         int32_t want = 0;
-        for (int i = 0; i < r->nranks; i++) want += number(i, k, salt);
+        for (int i = 0; i < r->nranks; i++) want += clients_number(i, k, salt);
         for (int i = 1; i < times; i++) want *= r->nranks;
         if (back[k] != want)
             return KIT_FAIL("%s: rank %d: element %zu is %d, not %d", what, r->rank, k, (int)back[k], (int)want);
@@ -38,9 +38,9 @@ bool clients_is_from(kit_rank_t *r, int rank, size_t at, size_t count, int salt,
     const int32_t *back = (const int32_t *)(const void *)(r->back + at);
     if (!kit_download(r, at, 4 * count, stream) || !kit_sync(r, stream)) return false;
     for (size_t k = 0; k < count; k++)
-        if (back[k] != number(rank, k, salt))
+        if (back[k] != clients_number(rank, k, salt))
             return KIT_FAIL("%s: rank %d: element %zu is %d, not %d", what, r->rank, k, (int)back[k],
-                            (int)number(rank, k, salt));
+                            (int)clients_number(rank, k, salt));
     return true;
 }
 
@@ -177,8 +177,8 @@ static bool replays_in_order(kit_rank_t *r, void *graph)
 static bool beside_a_capture(kit_rank_t *r)
 {
     void *plan = NULL, *graph = NULL;
-    bool good = clients_put(r, A, COUNT, 9, r->streams[1]) && clients_sum(r, A, B, r->streams[0]) &&
-                kit_sync(r, r->streams[0]);
+    bool good = clients_put(r, A, COUNT, 9, r->streams[1]) && kit_sync(r, r->streams[1]) &&
+                clients_sum(r, A, B, r->streams[0]) && kit_sync(r, r->streams[0]);
     good = good && kit_capture(r, r->streams[0]) && clients_sum(r, A, C, r->streams[0]);
     good = good && clients_sum(r, A, B, r->streams[1]) && clients_sum(r, C, D, r->streams[0]);
     good = kit_captured(r, r->streams[0], &plan) && good && kit_graph(r, plan, &graph);
@@ -347,7 +347,8 @@ static bool long_captured(kit_team_t *t)
         good = clients_put(r, A, all_lengths(), 20 + round, r->streams[0]) && kit_replay(r, graph, r->streams[0]) &&
                clients_is_from(r, (r->rank + r->nranks - 1) % r->nranks, C, all_lengths(), 20 + round,
                                r->streams[0], "many") &&
-               exchange_many(r, IN_A_GROUP, r->streams[1]); /* with a table of its own, or the same */
+               exchange_many(r, IN_A_GROUP, r->streams[1]) && /* with a table of its own, or the same */
+               kit_sync(r, r->streams[1]);
     }
     r->comm = first;
     good = KIT_OK(kolo_comm_destroy(mine)) && good;
@@ -366,7 +367,7 @@ static bool swapped_in_place(kit_team_t *t, size_t count)
         kit_rank_t *r = &t->ranks[i];
         for (int p = 0; p < r->nranks; p++)
             for (size_t k = 0; k < count; k++)
-                ((int32_t *)(void *)r->image)[(size_t)p * count + k] = number(r->rank, k, p);
+                ((int32_t *)(void *)r->image)[(size_t)p * count + k] = clients_number(r->rank, k, p);
         good = kit_upload(r, A, 4 * count * (size_t)r->nranks, r->streams[0]) &&
                KIT_OK(kolo_all_to_all(r->buffer, r->buffer, count, KOLO_INT32, r->comm, r->streams[0]));
     }
@@ -463,10 +464,12 @@ static bool opposite_orders(kit_team_t *t)
 bool conform_clients(kit_team_t *t)
 {
     if (t->ranks[0].nranks < 2 || t->options->host) return true;
-    if (!streams_go(t) || !group_meets(t, false) || !group_meets(t, true) || !all_or_nothing(t)) return false;
+    if (!clients_behind(t) || !streams_go(t) || !group_meets(t, false) || !group_meets(t, true) ||
+        !all_or_nothing(t))
+        return false;
     if (!long_group(t, IN_A_GROUP, 10) || !long_group(t, ONE_BY_ONE, 11) || !long_group(t, RECEIVES_FIRST, 12) ||
         !long_group(t, IN_PIECES, 13))
         return false;
     return buffers(t) && by_devices(t) && captures(t) && long_captured(t) && opposite_orders(t) &&
-           clients_leaving(t);
+           clients_scalars(t) && clients_kinds(t) && clients_leaving(t);
 }

@@ -10,6 +10,7 @@
 enum { A = 0, B = 1 << 19, C = 2 << 19, D = 3 << 19, E = 4 << 19 }; /* places in a rank's buffer */
 enum { COUNT = 20000 };
 
+int32_t clients_number(int rank, size_t k, int salt);
 bool clients_put(kit_rank_t *r, size_t at, size_t count, int salt, void *stream);
 /* What a sum over all ranks' numbers gives, summed `times` times in all. */
 bool clients_is_sum(kit_rank_t *r, size_t at, size_t count, int salt, int times, void *stream, const char *what);
@@ -20,7 +21,13 @@ bool clients_sum(const kit_rank_t *r, size_t from, size_t to, void *stream);
 bool clients_begin(const kit_team_t *t);
 bool clients_end(const kit_team_t *t);
 
+/* kinds.c */
+bool clients_kinds(kit_team_t *t);
 /* leaving.c */
 bool clients_leaving(kit_team_t *t);
+/* scalar.c */
+bool clients_scalars(kit_team_t *t);
+/* behind.c */
+bool clients_behind(kit_team_t *t);
 
 #endif

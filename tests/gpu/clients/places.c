@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Places that a reader of the GPU code found suspicious (docs/decisions/0067): memory after an abort, a GPU of
+ * which something else has taken a part, launches that may block in the driver. Lines of 128 bytes over PCIe need a
+ * machine whose GPUs have nothing better. See conform.h.
+ */
+#include "clients.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory after an abort ---- */
+
+/* A rank aborts while all store into each other's memory, fills its own as soon as that returns, and looks later.
+ * The others notice the abort by themselves. */
+static bool left_alone(kit_team_t *t, int round)
+{
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kit_rank_t *r = &t->ranks[0];
+    kolo_comm_t first = r->comm;
+    size_t bytes = r->room / 3 / 4096 * 4096, dst = r->room / 2 / 4096 * 4096, bad = 0;
+    bool good = true;
+    if (!kit_comms_make(t, &config)) return false;
+    good = KIT_OK(kolo_all_reduce(r->buffer, r->buffer + dst, bytes / 4, KOLO_INT32, KOLO_SUM, r->comm,
+                                  r->streams[0])) &&
+           kit_sync(r, r->streams[0]); /* others have mapped it */
+    memset(r->image + dst, 0x5a, bytes);
+    if (!kit_meet(t)) return false;
+    for (int i = 0; i < 20 && good; i++)
+        good = KIT_OK(
+            kolo_all_reduce(r->buffer, r->buffer + dst, bytes / 4, KOLO_INT32, KOLO_SUM, r->comm, r->streams[0]));
+    if (r->rank == 0) {
+        for (int i = 0; i < round; i++) sched_yield();
+        good = KIT_OK(kolo_comm_abort(r->comm)) && good;
+        good = kit_sync(r, r->streams[0]) && kit_upload(r, dst, bytes, r->streams[0]) &&
+               kit_sync(r, r->streams[0]) && good;
+        for (int k = 0; k < 500; k++) kit_nap();
+        good = kit_download(r, dst, bytes, r->streams[0]) && kit_sync(r, r->streams[0]) && good;
+        for (size_t k = 0; k < bytes; k++) bad += r->back[dst + k] != 0x5a;
+        if (bad) good = KIT_FAIL("%zu of %zu bytes were written after an abort", bad, bytes);
+    }
+    if (!kit_meet(t)) return false;
+    if (r->rank) kolo_comm_abort(r->comm);
+    good = kit_sync(r, r->streams[0]) && good;
+    r->comm = first;
+    return kit_case_end(t, good, "memory is left alone after an abort");
+}
+
+/* ---- a part of the GPU ---- */
+
+/* Spins until a word is not 0. */
+static const char spin_text[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+                                ".visible .entry spin(.param .u64 p)\n{\n.reg .pred %q;\n.reg .u64 %a;\n"
+                                ".reg .u32 %v;\nld.param.u64 %a,[p];\ncvta.to.global.u64 %a,%a;\n"
+                                "L:\nld.volatile.global.u32 %v,[%a];\nsetp.eq.u32 %q,%v,0;\n@%q bra L;\nret;\n}\n";
+
+static bool queue_all(kit_rank_t *r, size_t count)
+{
+    size_t each = r->room / 2 / (size_t)r->nranks / 512 * 512;
+    bool good = KIT_OK(kolo_group_start());
+    for (int p = 0; p < r->nranks && good; p++) /* sends first */
+        good = KIT_OK(kolo_send(r->buffer + (size_t)p * each, count, KOLO_UINT8, p, r->comm, r->streams[0]));
+    for (int p = 0; p < r->nranks && good; p++)
+        good = KIT_OK(kolo_recv(r->buffer + r->room / 2 + (size_t)(r->nranks - 1 - p) * each, count, KOLO_UINT8,
+                                r->nranks - 1 - p, r->comm, r->streams[0]));
+    return KIT_OK(kolo_group_end()) && good;
+}
+
+/* Blocks that spin have taken a part of each multiprocessor, on every second rank, or on all. */
+static bool beside_others(kit_team_t *t, unsigned blocks, bool all)
+{
+    kit_rank_t *r = &t->ranks[0];
+    size_t count = r->room / 2 / (size_t)r->nranks / 512 * 512;
+    kolo_cu_func_t spin;
+    uint64_t word = (uint64_t)(uintptr_t)r->held;
+    void *stream = kit_stream_new(r);
+    bool good = stream && kit_kernel(r, spin_text, "spin", &spin), spins = all || r->rank % 2;
+    __atomic_store_n(r->held, 0, __ATOMIC_RELEASE);
+    if (good && spins) good = kit_launch(r, spin, blocks, &word, stream);
+    for (int k = 0; k < 50; k++) kit_nap();
+    for (int i = 0; i < 20 && good; i++) good = queue_all(r, i % 2 ? count : 70000);
+    uint64_t end = kit_now_ms() + 5000;
+    while (good && kit_query(r, r->streams[0]) == KOLO_IN_PROGRESS) {
+        kit_nap();
+        if (kit_now_ms() > end) good = KIT_FAIL("rank %d: messages hang beside %u other blocks", r->rank, blocks);
+    }
+    kit_let_go(r);
+    good = kit_sync(r, r->streams[0]) && good;
+    good = kit_sync(r, stream) && good;
+    kit_stream_end(r, stream);
+    return kit_case_end(t, good, "messages on a part of a GPU");
+}
+
+/* ---- launches that block ---- */
+
+static void *let_go_late(void *arg)
+{
+    kit_rank_t *r = arg;
+    for (int k = 0; k < 100000 && !__atomic_load_n(r->held, __ATOMIC_ACQUIRE); k++) kit_nap();
+    kit_let_go(r);
+    return NULL;
+}
+
+/* What others have mapped is freed; then a stream is held while short calls go on, which give the mappings up. */
+static bool goes_on(kit_team_t *t)
+{
+    kit_rank_t *r = &t->ranks[0];
+    pthread_t thread;
+    size_t bytes = (size_t)4 << 20;
+    bool good = true;
+    int before = kit_foreign();
+    for (int i = 0; i < 4 && good; i++) {
+        char *p = kit_alloc(r, 2 * bytes);
+        good = p &&
+               KIT_OK(kolo_all_reduce(p, p + bytes, bytes / 4, KOLO_INT32, KOLO_SUM, r->comm, r->streams[0])) &&
+               KIT_OK(kolo_all_reduce(p, p + bytes, bytes / 4, KOLO_INT32, KOLO_SUM, r->comm, r->streams[0])) &&
+               kit_sync(r, r->streams[0]);
+        if (!kit_meet(t)) return false;
+        kit_free(r, p);
+    }
+    good = good && kit_hold(r, r->streams[1]);
+    if (!good || pthread_create(&thread, NULL, let_go_late, r)) return false;
+    uint64_t longest = 0;
+    for (int i = 0; i < 400 && good; i++) {
+        uint64_t begun = kit_now_ms();
+        good =
+            KIT_OK(kolo_all_reduce(r->buffer, r->buffer + 4096, 64, KOLO_INT32, KOLO_SUM, r->comm, r->streams[0]));
+        if (kit_now_ms() - begun > longest) longest = kit_now_ms() - begun;
+        good = good && (i % 10 || kit_sync(r, r->streams[0]));
+    }
+    int mapped = kit_foreign();
+    kit_let_go(r);
+    pthread_join(thread, NULL);
+    good = kit_sync(r, r->streams[0]) && kit_sync(r, r->streams[1]) && good;
+    uint64_t end = kit_now_ms() + 5000;
+    while (mapped >= 0 && kit_foreign() > before && kit_now_ms() < end) kit_nap();
+    if (good && kit_foreign() > before)
+        good = KIT_FAIL("rank %d: %d mappings of freed memory are left", r->rank, kit_foreign() - before);
+    if (t->options->verbose)
+        fprintf(stderr, "rank %d: at most %llu ms, %d mappings of others are left\n", r->rank,
+                (unsigned long long)longest, mapped);
+    if (longest > 2000)
+        good =
+            KIT_FAIL("rank %d: a call took %llu ms, while a stream was held", r->rank, (unsigned long long)longest);
+    return kit_case_end(t, good, "calls go on while a stream is held and mappings are given up");
+}
+
+bool conform_places(kit_team_t *t)
+{
+    static const unsigned blocks[] = {132, 264, 396};
+    bool real = kit_foreign() < 0; /* the fake driver has no kernels but those of the library */
+    if (t->n > 1 || t->options->host || t->ranks[0].nranks < 2) return true;
+    bool good = goes_on(t);
+    for (int i = 0; i < 3 && good && real; i++)
+        good = beside_others(t, blocks[i], false) && beside_others(t, blocks[i], true);
+    for (int round = 0; round < 40 && good && real; round += 4) good = left_alone(t, round);
+    return good;
+}
