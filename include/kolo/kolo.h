@@ -173,9 +173,9 @@ typedef struct kolo_config {
     const char *name;    /* copied; used in messages. Default "comm" */
     int split_share; /* 1, on all ranks of a color: a split takes over its parent's knowledge of hosts, processes
                         and wires and its buffer sizes, and needs fewer messages. Default 0 */
-    int device; /* -1: buffers are ordinary memory. 0 and up: buffers are memory of the GPU with this number (CUDA's
-                   numbers in this process), streams are CUDA streams, and a call returns when the operation is
-                   queued. Either all ranks have a GPU or none. Default -1, or the parent's */
+    int device; /* -1: buffers are ordinary memory. 0 and up: memory of the GPU with this number (CUDA's in this
+                   process), or that it reaches; streams are CUDA streams, and a call returns when the operation
+                   is queued. Either all ranks have a GPU or none. Default -1, or the parent's */
     int gpu_profile; /* How much of a GPU operations take: KOLO_GPU_LATENCY most, KOLO_GPU_COMPUTE a quarter,
                         BALANCED half if long. The same on all ranks. Default KOLO_GPU_PROFILE, or the parent's */
     int order;       /* KOLO_ORDER_FREE: a reduction combines the ranks' values as is fastest for its count.
@@ -495,11 +495,11 @@ kolo_status_t kolo_wait_signal(const kolo_signal_wait_t *waits, int nwaits, kolo
 /* ---- groups ------------------------------------------------------------------------------------------------ */
 
 /* Runs several calls together. Calls of a thread between the outermost start and end are collected and run at the
- * end: messages, puts, signals and collectives in any mix, on any number of communicators. Each call checks its own
- * arguments; if one is refused nothing of the group runs, and kolo_group_end() returns its error, too. On GPUs all
- * communicators' calls are looked at before the first is queued. kolo_group_end() returns the first later error;
- * calls on other communicators still run to their end. Groups nest; an inner pair does nothing. kolo_group_drop()
- * ends the group, however deep, and nothing of it runs.
+ * end: messages, puts, signals and collectives in any mix, on any number of communicators. Each call checks its
+ * own arguments; if one is refused nothing of the group runs, and kolo_group_end() returns its error, too. On GPUs
+ * all communicators' calls are looked at before the first is queued. kolo_group_end() returns the first later
+ * error; calls on other communicators still run to their end. On GPUs it fails its communicator. Groups nest; an
+ * inner pair does nothing. kolo_group_drop() ends the group, however deep, and nothing of it runs.
  *
  * The collectives of a communicator run in the order of their calls, as do its messages to or from one peer, its
  * puts and signals to one peer, and its waits. Beyond that the calls of a group have no order: none may read what
@@ -524,13 +524,9 @@ kolo_status_t kolo_group_drop(void);
 
 /* ---- user operators ---------------------------------------------------------------------------------------- */
 
-/* Makes an operator, *op: the sum in which this rank's input is first multiplied with *scalar, a number of `type`
- * that is read by this call and may differ between ranks. For `comm` and `type` only, at most 62 at a time. The
- * caller frees it with kolo_op_destroy(), at the earliest when the last call that uses it has returned.
- *
- * Where *scalar is memory of the communicator's GPU, every operation reads it when it runs, as it reads its input,
- * and every replay of a captured one. KOLO_ERR_UNSUPPORTED where operations go over several hosts or through memory
- * of the host. */
+/* Makes *op, for `comm` and `type` alone: the sum of each rank's input times its *scalar, read by this call; from
+ * memory of the communicator's GPU when an operation runs, KOLO_ERR_UNSUPPORTED where data goes through hosts. At
+ * most 62. The caller frees it with kolo_op_destroy(), when the last call that uses it has returned. */
 kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_type_t type, kolo_comm_t comm);
 /* The function of a user operator: inout[i] = f(in[i], inout[i]) for count elements; must be associative and
  * commutative, and the same on all ranks. Called on the thread that runs the collective. */
@@ -564,11 +560,11 @@ kolo_status_t kolo_event_destroy(kolo_event_t event);
 
 /* ---- memory ------------------------------------------------------------------------------------------------ */
 
-/* Registers `bytes` bytes at buf, under *handle, that will be used often, so that network cards read and write them
- * in place: large data is then not copied. Optional, local, never needed for right results; any thread. Deregister
- * before the memory is freed. Where the kernel has userfaultfd, registered pages that are freed are noticed and not
- * used in place again, with a warning; elsewhere nothing is used in place unless KOLO_MEM_UNWATCHED is set. A child
- * of fork() has no registrations. Registrations that are left end with the communicator. */
+/* Registers `bytes` bytes at buf, under *handle, that will be used often: network cards read and write them in
+ * place; GPUs of the host reach them by the first operation, if all have registered theirs (what a GPU does not
+ * reach is refused). Optional, local, never needed; any thread. Deregister before it is freed. Where the kernel
+ * has userfaultfd, pages that are freed are noticed and not used in place again, with a warning; else nothing is
+ * unless KOLO_MEM_UNWATCHED is set. A child of fork() has none. What is left ends with comm. */
 kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_registration_t *handle);
 kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle);
 

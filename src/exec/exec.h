@@ -154,6 +154,9 @@ typedef struct kolo_exec_ops {
     kolo_status_t (*launch)(void *state, const kolo_exec_call_t *calls, size_t n);
     /* Would launch() take these? Nothing is queued. NULL: it takes all. */
     kolo_status_t (*check)(void *state, const kolo_exec_call_t *calls, size_t n);
+    /* This memory will be used often: other ranks are to reach it by the first operation on it. Local, while
+     * nothing is in launch(). NULL: nothing is to be done. */
+    kolo_status_t (*expect)(void *state, const void *p, uint64_t bytes);
     /* What is queued on this stream from now on comes behind all that this executor has queued on others, whether
      * it is given any of it or not. A stream that is being captured has its order from the program that replays it;
      * there it fails if no call could be queued. NULL: it is never a part of another executor. */

@@ -29,6 +29,8 @@ bool conform_vmm(kit_team_t *t);
 /* Streams that come and go, groups on several of them, refused ones, ones of many messages; captures and replays.
  */
 bool conform_clients(kit_team_t *t);
+/* What a short call asks of the driver. */
+bool conform_counts(kit_team_t *t);
 /* Memory after an abort, GPUs of which others have a part, launches that may block. */
 bool conform_places(kit_team_t *t);
 /* options->programs random programs: calls, groups, captures, replays, streams that go, aborts. */

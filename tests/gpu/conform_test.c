@@ -3,7 +3,7 @@
  * Conformance of the public API on GPUs (or, for comparison, on the CPU): every collective, type and operator,
  * lengths from nothing to more than one tile, in and out of place, off alignment, every root, several streams;
  * ranks as threads, as processes, or all driven by one thread. Streams, --stress, --calls, --fresh, --soak,
- * --programs, --places, --order, --windows, --vmm and --faults are in files of their own.
+ * --programs, --places, --counts, --order, --windows, --vmm and --faults are in files of their own.
  */
 #include "cases.h"
 #include "conform.h"
@@ -207,6 +207,8 @@ static void conform(kit_team_t *t)
         good = good && conform_chain(t);
     else if (t->options->vmm)
         good = good && conform_vmm(t);
+    else if (t->options->counts)
+        good = good && conform_counts(t);
     else if (t->options->clients)
         good = good && conform_clients(t);
     else if (t->options->windows)

@@ -36,6 +36,7 @@ typedef struct {
     int fresh;      /* calls of the test with memory that comes and goes */
     bool faults;
     bool windows;
+    bool counts; /* calls of the driver */
     bool clients, places;
     bool vmm;   /* buffers over pieces that were mapped beside each other */
     bool alone; /* each process sees a GPU of its own, and no other */
@@ -91,6 +92,8 @@ bool kit_open(bool host, int *devices);
 int kit_devices(void); /* that the driver shows */
 /* Allocations of other processes that are mapped here now; -1: only the fake driver counts them. */
 int kit_foreign(void);
+/* How often this function of the fake driver was called, or all (NULL); -1: it is a real one. */
+long kit_calls(const char *function);
 int kit_imported(void); /* pieces of others, with what communicators map always */
 /* The driver's functions beyond those that Kolo uses; NULL on the host. */
 const kolo_cuda_api_t *kit_cuda(void);
@@ -103,6 +106,10 @@ void kit_leave(const kit_rank_t *r);
 /* Device memory by itself. */
 void *kit_alloc(const kit_rank_t *r, size_t bytes);
 void kit_free(const kit_rank_t *r, void *p);
+/* Memory that the host may touch, too; of a pool, or of a graph in a capture. NULL: none. */
+void *kit_alloc_managed(const kit_rank_t *r, size_t bytes);
+void *kit_alloc_queued(const kit_rank_t *r, size_t bytes, void *stream);
+bool kit_free_queued(const kit_rank_t *r, void *p, void *stream);
 /* In a stream's order: buffer[at, at + bytes) from image, or to back. */
 bool kit_upload(kit_rank_t *r, size_t at, size_t bytes, void *stream);
 bool kit_download(kit_rank_t *r, size_t at, size_t bytes, void *stream);

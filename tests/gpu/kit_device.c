@@ -16,6 +16,9 @@ typedef struct {
     kolo_cu_result_t (*ctx_set)(kolo_cu_ctx_t ctx);
     kolo_cu_result_t (*alloc)(kolo_cu_ptr_t *p, size_t bytes);
     kolo_cu_result_t (*free)(kolo_cu_ptr_t p);
+    kolo_cu_result_t (*alloc_managed)(kolo_cu_ptr_t *p, size_t bytes, unsigned flags);
+    kolo_cu_result_t (*alloc_queued)(kolo_cu_ptr_t *p, size_t bytes, kolo_cu_stream_t stream);
+    kolo_cu_result_t (*free_queued)(kolo_cu_ptr_t p, kolo_cu_stream_t stream);
     kolo_cu_result_t (*stream_query)(kolo_cu_stream_t stream);
     kolo_cu_result_t (*capture_begin)(kolo_cu_stream_t stream, int mode);
     kolo_cu_result_t (*capture_end)(kolo_cu_stream_t stream, void **graph);
@@ -26,7 +29,8 @@ typedef struct {
 } driver_t;
 
 static driver_t driver;
-static const _Atomic int *foreign, *imported; /* words of the fake driver */
+static const _Atomic int *foreign, *imported;  /* words of the fake driver */
+static long (*calls_of)(const char *function); /* of the fake driver */
 static bool loaded;
 static int shown;
 
@@ -69,6 +73,9 @@ static const struct {
     F(ctx_set, "cuCtxSetCurrent"),
     F(alloc, "cuMemAlloc_v2"),
     F(free, "cuMemFree_v2"),
+    F(alloc_managed, "cuMemAllocManaged"),
+    F(alloc_queued, "cuMemAllocAsync"),
+    F(free_queued, "cuMemFreeAsync"),
     F(stream_query, "cuStreamQuery"),
     F(capture_begin, "cuStreamBeginCapture_v2"),
     F(capture_end, "cuStreamEndCapture"),
@@ -105,6 +112,7 @@ bool kit_open(bool host, int *devices)
     }
     foreign = dlsym(lib, "fake_ipc_opened");
     imported = dlsym(lib, "fake_imports_mapped");
+    *(void **)&calls_of = dlsym(lib, "fake_calls");
     loaded = true;
     return CU(driver.api.init(0)) && CU(driver.api.device_count(&shown)) && (*devices = shown) >= 0;
 }
@@ -117,6 +125,11 @@ int kit_devices(void)
 int kit_foreign(void)
 {
     return foreign ? atomic_load(foreign) : -1;
+}
+
+long kit_calls(const char *function)
+{
+    return calls_of ? calls_of(function) : -1;
 }
 
 int kit_imported(void)
@@ -160,6 +173,26 @@ void kit_free(const kit_rank_t *r, void *p)
         kit_enter(r);
         CU(driver.free((uintptr_t)p));
     }
+}
+
+void *kit_alloc_managed(const kit_rank_t *r, size_t bytes)
+{
+    kolo_cu_ptr_t p = 0;
+    kit_enter(r);
+    return CU(driver.alloc_managed(&p, bytes, 1)) ? at(p) : NULL; /* of all streams */
+}
+
+void *kit_alloc_queued(const kit_rank_t *r, size_t bytes, void *stream)
+{
+    kolo_cu_ptr_t p = 0;
+    kit_enter(r);
+    return CU(driver.alloc_queued(&p, bytes, stream)) ? at(p) : NULL;
+}
+
+bool kit_free_queued(const kit_rank_t *r, void *p, void *stream)
+{
+    kit_enter(r);
+    return CU(driver.free_queued((uintptr_t)p, stream));
 }
 
 static bool open_host(kit_rank_t *r)

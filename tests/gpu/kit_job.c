@@ -304,7 +304,7 @@ static int usage(const char *name)
     fprintf(stderr,
             "usage: %s [--ranks N] [--devices D] [--one-thread | --processes] [--host] [--quick] [--faults]\n"
             "       [--stress SECONDS] [--calls N] [--fresh N] [--programs N] [--places] [--soak N [--graph]]\n"
-            "       [--order N] [--windows] [--clients] "
+            "       [--order N] [--windows] [--clients] [--counts] "
             "[--vmm] [--seed S] "
             "[--limit SECONDS] [--hosts H | --hosts N+N...] [--twice] [--alone] "
             "[-v]\n"
@@ -322,6 +322,22 @@ static bool is_possible(void)
     return options.ranks >= 1 && options.ranks <= KIT_RANKS && options.devices >= 0;
 }
 
+/* Options that say yes to something. */
+static bool parse_flag(int c)
+{
+    static const struct {
+        int c;
+        bool *on;
+    } flags[] = {
+        {'h', &options.host},   {'q', &options.quick},   {'f', &options.faults}, {'L', &options.places},
+        {'g', &options.graph},  {'T', &options.twice},   {'A', &options.alone},  {'w', &options.windows},
+        {'N', &options.counts}, {'O', &options.clients}, {'V', &options.vmm},    {'v', &options.verbose},
+    };
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+        if (flags[i].c == c) return *flags[i].on = true;
+    return false;
+}
+
 static bool parse(int argc, char **argv, int *child, int *fd)
 {
     static const struct option longs[] = {
@@ -333,9 +349,11 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         {"twice", 0, NULL, 'T'},     {"alone", 0, NULL, 'A'},   {"fresh", 1, NULL, 'r'},
         {"windows", 0, NULL, 'w'},   {"soak", 1, NULL, 'k'},    {"graph", 0, NULL, 'g'},
         {"vmm", 0, NULL, 'V'},       {"clients", 0, NULL, 'O'}, {"programs", 1, NULL, 'P'},
-        {"places", 0, NULL, 'L'},    {"order", 1, NULL, 'K'},   {NULL, 0, NULL, 0}};
+        {"places", 0, NULL, 'L'},    {"order", 1, NULL, 'K'},   {"counts", 0, NULL, 'N'},
+        {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "v", longs, NULL)) != -1;) {
         long long number = optarg ? atoll(optarg) : 0;
+        if (parse_flag(c)) continue;
         switch (c) {
         case 'n':
             options.ranks = (int)number;
@@ -349,15 +367,6 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         case 'p':
             options.mode = KIT_PROCESSES;
             break;
-        case 'h':
-            options.host = true;
-            break;
-        case 'q':
-            options.quick = true;
-            break;
-        case 'f':
-            options.faults = true;
-            break;
         case 's':
             options.stress_s = atof(optarg);
             break;
@@ -367,17 +376,11 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         case 'r':
             options.fresh = (int)number;
             break;
-        case 'L':
-            options.places = true;
-            break;
         case 'P':
             options.programs = (int)number;
             break;
         case 'k':
             options.soak = (uint64_t)number;
-            break;
-        case 'g':
-            options.graph = true;
             break;
         case 'c':
             options.calls = (uint64_t)number;
@@ -394,26 +397,8 @@ static bool parse(int argc, char **argv, int *child, int *fd)
         case 'F':
             *fd = (int)number;
             break;
-        case 'T':
-            options.twice = true;
-            break;
-        case 'A':
-            options.alone = true;
-            break;
         case 'H':
             if (!parse_hosts(optarg)) return false;
-            break;
-        case 'w':
-            options.windows = true;
-            break;
-        case 'O':
-            options.clients = true;
-            break;
-        case 'V':
-            options.vmm = true;
-            break;
-        case 'v':
-            options.verbose = true;
             break;
         default:
             return false;

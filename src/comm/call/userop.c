@@ -8,6 +8,7 @@
 #include "mem/mem.h"
 #include "mem/range.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -170,6 +171,20 @@ kolo_status_t kolo_op_destroy(kolo_op_t op, kolo_comm_t comm)
                      (int)op);
 }
 
+static pthread_mutex_t registering = PTHREAD_MUTEX_INITIALIZER; /* of the lists of all communicators */
+
+/* Tells the executor, in the communicator's turn, as an operation. */
+static kolo_status_t expect(kolo_comm_t comm, kolo_body_t *body, const void *buf, size_t bytes)
+{
+    uint64_t ticket;
+    if (!body->gpu.exec || !body->gpu.exec->expect) return KOLO_OK;
+    KOLO_TRY(kolo_ticket_draw(comm, &ticket));
+    kolo_status_t status = kolo_ticket_wait(comm, ticket);
+    if (status == KOLO_OK) status = body->gpu.exec->expect(atomic_load(&body->gpu.state), buf, bytes);
+    kolo_ticket_end(comm, ticket);
+    return status;
+}
+
 kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo_registration_t *handle)
 {
     KOLO_TRY(kolo_handle_check(comm, "comm_register"));
@@ -182,11 +197,17 @@ kolo_status_t kolo_comm_register(kolo_comm_t comm, void *buf, size_t bytes, kolo
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_status_t status = KOLO_OK;
     struct kolo_registration *r = calloc(1, sizeof *r);
-    if (!r) status = kolo_fail(KOLO_ERR_NO_MEMORY, "comm_register: out of memory");
-    if (status == KOLO_OK && body->gpu.device < 0) status = kolo_mem_range_register(buf, bytes, &r->range);
+    if (!r)
+        status = kolo_fail(KOLO_ERR_NO_MEMORY, "comm_register: out of memory");
+    else if (body->gpu.device < 0)
+        status = kolo_mem_range_register(buf, bytes, &r->range);
+    else
+        status = expect(comm, body, buf, bytes);
     if (status == KOLO_OK) {
+        pthread_mutex_lock(&registering);
         r->next = body->user.registrations;
         body->user.registrations = *handle = r;
+        pthread_mutex_unlock(&registering);
     } else {
         free(r);
     }
@@ -198,10 +219,12 @@ kolo_status_t kolo_comm_deregister(kolo_comm_t comm, kolo_registration_t handle)
 {
     kolo_body_t *body = kolo_handle_visit(comm, "comm_deregister");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    pthread_mutex_lock(&registering);
     struct kolo_registration **at = &body->user.registrations;
     while (*at && *at != handle) at = &(*at)->next; /* a handle that is stale must not be followed */
     bool known = handle && *at;
     if (known) *at = handle->next;
+    pthread_mutex_unlock(&registering);
     kolo_handle_leave(comm);
     if (known) {
         kolo_mem_range_deregister(handle->range);

@@ -33,11 +33,12 @@ kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cud
 /* Tells whether kernels were compiled in. */
 bool kolo_cuda_built(void);
 
+/* Which kernels are launched beside the end of the one before them. */
+enum { KOLO_CUDA_EARLY_NEVER, KOLO_CUDA_EARLY_ALWAYS, KOLO_CUDA_EARLY_GRAPHS };
 typedef struct {
     int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, two_bytes; /* 0: automatic */
     int64_t message_lines_bytes, give_bytes, pipe_bytes;
-    int64_t poison;
-    bool early;
+    int64_t poison, early; /* early: KOLO_CUDA_EARLY_* */
 } kolo_cuda_options_t;
 extern kolo_cuda_options_t kolo_cuda_options;
 extern const kolo_param_table_t kolo_exec_cuda_params;
@@ -157,6 +158,8 @@ void kolo_cuda_tidy(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
 void kolo_cuda_mark(kolo_cuda_state_t *s, kolo_cu_stream_t stream);
 /* Returns the address of this rank's memory as the GPU of rank `peer` sees it; 0 if it does not. */
 uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, uint64_t bytes, int peer);
+/* Offers memory to others before it is used: exec.h's expect(). */
+kolo_status_t kolo_cuda_expect(void *state, const void *p, uint64_t bytes);
 /* Fills in where this rank's buffers are to others. */
 void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_long_args_t *args);
 /* Puts a kernel on a stream, behind what this communicator has put on another one (launch.c). */
@@ -166,6 +169,9 @@ kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *sr
                                  kolo_cu_stream_t stream);
 /* Checks that memory is this rank's GPU's, and that it is long enough (memory.c). */
 kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what);
+/* Checks both buffers of a call; NULL is fine. */
+kolo_status_t kolo_cuda_check_buffers(kolo_cuda_state_t *s, const void *src, uint64_t sends, const void *dst,
+                                      uint64_t receives);
 void kolo_cuda_forget_memory(kolo_cuda_state_t *s);
 /* Implements exec.h's move() (moves.c). */
 kolo_status_t kolo_cuda_move(void *state, const kolo_exec_move_t *moves, size_t n);

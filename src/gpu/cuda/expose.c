@@ -48,6 +48,13 @@ void kolo_cuda_mark(kolo_cuda_state_t *s, kolo_cu_stream_t stream)
     s->wants_mark = false;
 }
 
+static void offer(kolo_cuda_state_t *s, const kolo_cuda_known_t *known)
+{
+    kolo_exports_memory_t m = {known->base, known->bytes, known->id, known->run};
+    kolo_exports_look(s->exports);
+    if (!kolo_exports_offer(s->exports, &m, complete(s))) s->wants_mark = true;
+}
+
 void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, uint64_t bytes, kolo_cu_stream_t stream)
 {
     const kolo_cuda_known_t *known = find(s, p, bytes);
@@ -55,9 +62,29 @@ void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, uint64_t bytes, kolo_c
     if (!s->exports || !known || known->here) return;
     s->capturing = s->api->stream_capturing(stream, &now) || now != KOLO_CU_CAPTURE_NONE;
     if (s->capturing) return; /* nothing but the operation itself is to happen now */
-    kolo_exports_look(s->exports);
-    kolo_exports_memory_t m = {known->base, known->bytes, known->id, known->run};
-    if (!kolo_exports_offer(s->exports, &m, complete(s))) s->wants_mark = true;
+    offer(s, known);
+}
+
+static kolo_status_t expect_entered(kolo_cuda_state_t *s, const void *p, uint64_t bytes)
+{
+    KOLO_TRY(kolo_cuda_check_memory(s, p, bytes, "the buffer"));
+    const kolo_cuda_known_t *known = find(s, p, bytes);
+    int mode = KOLO_CU_CAPTURE_RELAXED; /* the program may be capturing */
+    if (!s->exports || !known || known->here || !kolo_exports_has_room(s->exports)) return KOLO_OK;
+    s->api->capture_mode(&mode);
+    offer(s, known);
+    s->api->capture_mode(&mode);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_cuda_expect(void *state, const void *p, uint64_t bytes)
+{
+    kolo_cuda_state_t *s = state;
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_status_t status = expect_entered(s, p, bytes);
+    kolo_cuda_leave(pushed);
+    return status;
 }
 
 void kolo_cuda_tidy(kolo_cuda_state_t *s, kolo_cu_stream_t stream)

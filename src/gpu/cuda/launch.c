@@ -157,13 +157,19 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
 
 /* ---- putting work on a stream ---- */
 
+static bool is_early(const kolo_cuda_state_t *s)
+{
+    return kolo_cuda_options.early == KOLO_CUDA_EARLY_ALWAYS ||
+           (kolo_cuda_options.early == KOLO_CUDA_EARLY_GRAPHS && s->order.capturing);
+}
+
 kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_cuda_grid_t grid, void *args,
                             kolo_cu_stream_t stream)
 {
     void *params[] = {args};
     KOLO_TRY(kolo_cuda_order_before(&s->order, stream));
     kolo_cu_result_t r;
-    if (s->kernels->early && kolo_cuda_options.early && !s->order.alone) {
+    if (s->kernels->early && !s->order.alone && is_early(s)) {
         kolo_cu_launch_attribute_t early = {.id = KOLO_CU_LAUNCH_EARLY, .value.flag = 1};
         kolo_cu_launch_t how = {grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, &early, 1};
         r = s->api->launch_ex(&how, function, params, NULL);
@@ -196,9 +202,7 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
         return kolo_exec_refuse_reducer(&c->reducer);
     if (KOLO_UNLIKELY(c->reducer.pre_at != NULL))
         KOLO_TRY(kolo_cuda_check_memory(s, c->reducer.pre_at, c->elem, "the scalar"));
-    if (c->src) KOLO_TRY(kolo_cuda_check_memory(s, c->src, src, "the source"));
-    if (c->dst) KOLO_TRY(kolo_cuda_check_memory(s, c->dst, dst, "the destination"));
-    return KOLO_OK;
+    return kolo_cuda_check_buffers(s, c->src, src, c->dst, dst);
 }
 
 /* ---- the operations ---- */
@@ -344,6 +348,7 @@ const kolo_exec_ops_t kolo_exec_cuda = {.name = "cuda",
                                         .open = open_state,
                                         .launch = launch,
                                         .check = check,
+                                        .expect = kolo_cuda_expect,
                                         .follow = follow,
                                         .move = kolo_cuda_move,
                                         .poll = poll,

@@ -83,9 +83,13 @@ static const kolo_param_t rows[] = {
          "as memory comes",
      .value = &kolo_cuda_options.poison},
     {.key = "KOLO_GPU_EARLY_LAUNCH",
-     .kind = KOLO_PARAM_BOOL,
+     .kind = KOLO_PARAM_ENUM,
      .def = "1",
-     .help = "1: kernels may be launched beside the end of the one before them, for which they wait by themselves",
+     .choices = "0|1|graphs",
+     .help =
+         "1: kernels may be launched beside the end of the one before them, for which they wait by themselves; "
+         "graphs: only those of captured operations, behind each other. Outside of graphs an event stands between "
+         "two operations",
      .value = &kolo_cuda_options.early},
 };
 const kolo_param_table_t kolo_exec_cuda_params = {.module = "exec_cuda", .rows = rows, .count = KOLO_COUNTOF(rows)};

@@ -102,3 +102,22 @@ kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64
                                     .seen = kolo_cuda_seen_here(s, p, place.peers)});
     return KOLO_OK;
 }
+
+/* Tells whether what was just found of the source is true of the destination, too. */
+static bool in_one(const kolo_cuda_state_t *s, uintptr_t src, uint64_t sends, uintptr_t dst, uint64_t receives)
+{
+    for (int i = 0; i < KOLO_CUDA_KNOWN; i++) {
+        const kolo_cuda_known_t *k = &s->known[i];
+        if (src - k->base >= k->bytes || sends > k->bytes - (src - k->base)) continue;
+        if (dst - k->base < k->bytes && receives <= k->bytes - (dst - k->base) && k->id && !k->run) return true;
+    }
+    return false;
+}
+
+kolo_status_t kolo_cuda_check_buffers(kolo_cuda_state_t *s, const void *src, uint64_t sends, const void *dst,
+                                      uint64_t receives)
+{
+    if (src) KOLO_TRY(kolo_cuda_check_memory(s, src, sends, "the source"));
+    if (!dst || (src && sends && in_one(s, (uintptr_t)src, sends, (uintptr_t)dst, receives))) return KOLO_OK;
+    return kolo_cuda_check_memory(s, dst, receives, "the destination");
+}

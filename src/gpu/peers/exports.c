@@ -4,20 +4,19 @@
  * mapped to read. What cudaMalloc() gave goes by the driver's handles of 64 bytes, runs of pieces by descriptors
  * (pieces.h). What the driver refuses is not asked for again.
  *
- * CUDA leaves open what becomes of memory that its owner frees while others have it mapped. So what is freed is
- * withdrawn before anything is offered, unmapped before anything is mapped, and a process maps nothing that shares
- * pages with other memory of the same owner that it still has mapped, by whichever communicator.
+ * What is freed is withdrawn before anything is offered, and unmapped before anything is mapped in its pages
+ * (spans.h).
  */
 #include "gpu/peers/exports.h"
 #include "base/file/fds.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "gpu/peers/pieces.h"
+#include "gpu/peers/spans.h"
 #include "share/memfd.h"
 #include "wire/mapped.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -42,19 +41,11 @@ typedef struct {
 typedef struct {
     const board_t *board;                       /* NULL: in this process */
     uint32_t seen;                              /* of its changes */
+    bool again;                                 /* what it offers can be mapped only later */
     uint64_t process;                           /* which one it is */
     kolo_cu_ptr_t mapped[KOLO_EXPORTS_PLACES];  /* by a handle */
     kolo_pieces_t *pieces[KOLO_EXPORTS_PLACES]; /* or by these */
 } peer_t;
-
-/* What this process has mapped, of all communicators. */
-typedef struct span {
-    struct span *next;
-    kolo_cu_ptr_t at;
-    uint64_t process, id, base, bytes;
-} span_t;
-static pthread_mutex_t spans_lock = PTHREAD_MUTEX_INITIALIZER;
-static span_t *spans;
 
 struct kolo_exports {
     int nranks, rank;
@@ -70,6 +61,7 @@ struct kolo_exports {
     uint64_t refused[KOLO_EXPORTS_PLACES]; /* allocations that the driver gives no handle for */
     uint64_t clock;
     uint32_t refusals;
+    kolo_spans_closer_t closer;
 };
 
 /* Travels; fixed layout. */
@@ -129,7 +121,7 @@ kolo_status_t kolo_exports_open(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *
     e->nranks = nranks;
     e->rank = rank;
     e->ctx = ctx;
-    e->device = device;
+    e->device = e->closer.device = device;
     kolo_status_t status = make_board(e, ctx, &cards[rank]);
     if (status == KOLO_OK) status = kolo_oob_all_gather(ctx->oob, cards, sizeof *cards);
     for (int i = 1; i < nranks && status == KOLO_OK; i++) {
@@ -147,58 +139,10 @@ kolo_status_t kolo_exports_open(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *
 
 /* ---- what others offer ---- */
 
-static void unmap(kolo_cu_ptr_t *at)
+static void unmap_what(peer_t *p, int place, kolo_spans_closer_t *closer)
 {
-    if (!*at) return;
-    pthread_mutex_lock(&spans_lock);
-    kolo_cu_result_t r = kolo_cuda_loaded()->ipc_close(*at);
-    span_t **link = &spans, *span;
-    while (*link && (*link)->at != *at) link = &(*link)->next;
-    if (!r && (span = *link)) { /* what could not be unmapped stays in the list */
-        *link = span->next;
-        free(span);
-    }
-    pthread_mutex_unlock(&spans_lock);
-    if (r) kolo_info("wire", "memory of another process cannot be unmapped: CUDA error %d", (int)r);
-    *at = 0;
-}
-
-/* Tells whether two allocations of one process share pages. Short ones lie in pages of 2 MB with others. */
-static bool share_pages(const span_t *a, const offer_t *b)
-{
-    const uint64_t page = a->bytes < 2 << 20 || b->bytes < 2 << 20 ? 2 << 20 : 1;
-    uint64_t a_end = (a->base + a->bytes + page - 1) / page * page,
-             b_end = (b->base + b->bytes + page - 1) / page * page;
-    return a->base / page * page < b_end && b->base / page * page < a_end;
-}
-
-/* Maps an offer. Returns NULL, or why it is not mapped. */
-static const char *map(const offer_t *offer, uint64_t id, uint64_t process, kolo_cu_ptr_t *at)
-{
-    const char *why = NULL;
-    span_t *span = malloc(sizeof *span);
-    *at = 0;
-    if (!span) return "out of memory";
-    pthread_mutex_lock(&spans_lock);
-    for (const span_t *s = spans; s && !why; s = s->next)
-        if (s->process == process && s->id != id && share_pages(s, offer))
-            why = "it shares pages with other memory that is mapped, maybe freed";
-    if (!why && kolo_cuda_loaded()->ipc_open(at, offer->handle, KOLO_CU_IPC_PEER_ACCESS)) {
-        why = "refused by the driver";
-        *at = 0;
-    }
-    if (!why) {
-        *span = (span_t){spans, *at, process, id, offer->base, offer->bytes};
-        spans = span;
-    }
-    pthread_mutex_unlock(&spans_lock);
-    if (why) free(span);
-    return why;
-}
-
-static void unmap_what(peer_t *p, int place)
-{
-    unmap(&p->mapped[place]);
+    kolo_spans_unmap(p->mapped[place], closer);
+    p->mapped[place] = 0;
     kolo_pieces_unmap(p->pieces[place]);
     p->pieces[place] = NULL;
 }
@@ -214,9 +158,10 @@ static void end_run(kolo_exports_t *e, int place)
 void kolo_exports_close(kolo_exports_t *e)
 {
     if (!e) return;
+    kolo_spans_closer_end(&e->closer);
     for (int i = 0; i < KOLO_EXPORTS_PLACES && e->mine; i++) end_run(e, i);
     for (int r = 0; r < e->nranks; r++) {
-        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) unmap_what(&e->peers[r], i);
+        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) unmap_what(&e->peers[r], i, NULL);
         if (e->peers[r].board) munmap((void *)(uintptr_t)e->peers[r].board, sizeof(board_t)); /* NOLINT: to const */
     }
     if (e->mine) munmap(e->mine, sizeof(board_t));
@@ -231,16 +176,19 @@ static void unmap_place(kolo_exports_t *e, int owner, int place)
     uint64_t id = atomic_load_explicit(&e->peers[owner].board->offers[place].id, memory_order_acquire);
     if (id == atomic_load_explicit(&m->id, memory_order_relaxed)) return;
     atomic_store_explicit(&m->id, 0, memory_order_release);
-    unmap_what(&e->peers[owner], place);
+    unmap_what(&e->peers[owner], place, &e->closer);
 }
 
-/* Maps an offer at *address. Returns NULL, or why it is not mapped. */
-static const char *map_offer(kolo_exports_t *e, int owner, int place, const offer_t *offer, uint64_t id,
-                             uint64_t *address)
+/* Maps an offer at *address. Returns NULL, or why it is not mapped; *later: what is in its way is being closed. */
+static const char *map_offer(kolo_exports_t *e, int owner, int place, const offer_t *offer, uint64_t *address,
+                             bool *later)
 {
     peer_t *p = &e->peers[owner];
+    uint64_t id = atomic_load_explicit(&offer->id, memory_order_relaxed);
+    *later = false;
     if (!offer->pieces.n) {
-        const char *why = map(offer, id, p->process, &p->mapped[place]);
+        kolo_spans_what_t what = {offer->handle, p->process, id, offer->base, offer->bytes};
+        const char *why = kolo_spans_map(&what, &p->mapped[place], later);
         *address = p->mapped[place];
         return why;
     }
@@ -252,23 +200,27 @@ static const char *map_offer(kolo_exports_t *e, int owner, int place, const offe
     return kolo_error_text();
 }
 
-static void map_place(kolo_exports_t *e, int owner, int place)
+/* Returns false: it cannot be mapped before something else is closed. */
+static bool map_place(kolo_exports_t *e, int owner, int place)
 {
+    bool later;
     const offer_t *theirs = &e->peers[owner].board->offers[place];
     mapped_t *m = &e->mine->mapped[owner][place];
     uint64_t id = atomic_load_explicit(&theirs->id, memory_order_acquire), address;
-    if (!id || id == atomic_load_explicit(&m->id, memory_order_relaxed)) return;
+    if (!id || id == atomic_load_explicit(&m->id, memory_order_relaxed)) return true;
     offer_t offer = {
-        .handle = theirs->handle, .base = theirs->base, .bytes = theirs->bytes, .pieces = theirs->pieces};
+        .id = id, .handle = theirs->handle, .base = theirs->base, .bytes = theirs->bytes, .pieces = theirs->pieces};
     atomic_thread_fence(memory_order_acquire);
-    if (atomic_load_explicit(&theirs->id, memory_order_relaxed) != id) return; /* it is being changed */
-    unmap_what(&e->peers[owner], place);
-    const char *why = map_offer(e, owner, place, &offer, id, &address);
+    if (atomic_load_explicit(&theirs->id, memory_order_relaxed) != id) return true; /* it is being changed */
+    unmap_what(&e->peers[owner], place, &e->closer);
+    const char *why = map_offer(e, owner, place, &offer, &address, &later);
+    if (later) return false;
     kolo_info("wire", "rank %d: allocation %llu of rank %d: %s%s", e->rank, (unsigned long long)id, owner,
               why ? "not mapped: " : "mapped", why ? why : "");
     kolo_error_clear();
     m->address = address;
     atomic_store_explicit(&m->id, id, memory_order_release);
+    return true;
 }
 
 /* Descriptors that all have fetched, or could not use, hold memory for nothing. */
@@ -291,10 +243,12 @@ void kolo_exports_look(kolo_exports_t *e)
         peer_t *p = &e->peers[r];
         if (!p->board) continue;
         uint32_t changes = atomic_load_explicit(&p->board->changes, memory_order_acquire);
-        if (changes == p->seen) continue;
+        if (changes == p->seen && !p->again) continue;
         p->seen = changes;
+        p->again = false;
         for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) unmap_place(e, r, i);
-        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) map_place(e, r, i);
+        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++)
+            if (!map_place(e, r, i)) p->again = true;
     }
 }
 
@@ -305,6 +259,11 @@ static int place_of(const kolo_exports_t *e, uint64_t id)
     for (int i = 0; i < KOLO_EXPORTS_PLACES; i++)
         if (atomic_load_explicit(&e->mine->offers[i].id, memory_order_relaxed) == id) return i;
     return -1;
+}
+
+bool kolo_exports_has_room(const kolo_exports_t *e)
+{
+    return place_of(e, 0) >= 0;
 }
 
 /* Returns an empty place, or the one that was asked for longest ago if that may be given up; -1: none. */

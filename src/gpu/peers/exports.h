@@ -38,6 +38,8 @@ typedef struct {
 /* Counts uses of places. All that this rank queued before the clock showed `complete` is complete: then what was
  * used last until then may be given up. */
 uint64_t kolo_exports_clock(const kolo_exports_t *exports);
+/* Tells whether a place has nothing, so that an offer takes it from nobody. */
+bool kolo_exports_has_room(const kolo_exports_t *exports);
 /* Offers it, if it was not yet. false: all places are taken, or one has memory that was freed, and none may be
  * given up. */
 bool kolo_exports_offer(kolo_exports_t *exports, const kolo_exports_memory_t *memory, uint64_t complete);

@@ -21,6 +21,8 @@ bool clients_sum(const kit_rank_t *r, size_t from, size_t to, void *stream);
 bool clients_begin(const kit_team_t *t);
 bool clients_end(const kit_team_t *t);
 
+/* kinds.c */
+bool clients_kinds(kit_team_t *t);
 /* leaving.c */
 bool clients_leaving(kit_team_t *t);
 /* scalar.c */

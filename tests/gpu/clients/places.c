@@ -111,6 +111,7 @@ static bool goes_on(kit_team_t *t)
     pthread_t thread;
     size_t bytes = (size_t)4 << 20;
     bool good = true;
+    int before = kit_foreign();
     for (int i = 0; i < 4 && good; i++) {
         char *p = kit_alloc(r, 2 * bytes);
         good = p &&
@@ -134,6 +135,10 @@ static bool goes_on(kit_team_t *t)
     kit_let_go(r);
     pthread_join(thread, NULL);
     good = kit_sync(r, r->streams[0]) && kit_sync(r, r->streams[1]) && good;
+    uint64_t end = kit_now_ms() + 5000;
+    while (mapped >= 0 && kit_foreign() > before && kit_now_ms() < end) kit_nap();
+    if (good && kit_foreign() > before)
+        good = KIT_FAIL("rank %d: %d mappings of freed memory are left", r->rank, kit_foreign() - before);
     if (t->options->verbose)
         fprintf(stderr, "rank %d: at most %llu ms, %d mappings of others are left\n", r->rank,
                 (unsigned long long)longest, mapped);

@@ -125,6 +125,7 @@ bool fake_fails(const char *function)
 
 kolo_cu_result_t fake_ready(const char *function)
 {
+    fake_count(function);
     if (strcmp(function, "cuStreamSynchronize") != 0 && fake_fails(function)) return FAKE_LAUNCH_FAILED;
     if (atomic_load(&forked)) {
         return fake_wrong(FAKE_NOT_INITIALIZED,

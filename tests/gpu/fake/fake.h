@@ -92,6 +92,12 @@ bool fake_tears(void); /* FAKE_CUDA_TEARS */
     struct CUctx_st *ctx = fake_context(__func__, &ctx##_why);                                                     \
     if (!ctx) return ctx##_why
 
+/* ---- count.c ---- */
+
+void fake_count(const char *function);
+/* For tests (by dlsym): how often this function was called; NULL: all of them. */
+__attribute__((visibility("default"))) long fake_calls(const char *function);
+
 /* ---- memory.c ---- */
 
 /* May work on a stream of `device` use [p, p + bytes)? Says why not. `pageable`: may be plain host memory, which is

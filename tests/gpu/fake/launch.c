@@ -206,31 +206,31 @@ static kolo_cu_result_t find_function(const struct CUfunc_st *function, const st
     return result;
 }
 
-kolo_cu_result_t cuLaunchKernel(kolo_cu_func_t function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                                unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                                kolo_cu_stream_t stream, void **params, void **extra)
+static kolo_cu_result_t launch(struct CUctx_st *ctx, const kolo_cu_launch_t *how, kolo_cu_func_t function,
+                               void **params, void **extra)
 {
     const fake_kernel_t *kernel = NULL;
     size_t bytes = 0;
-    FAKE_CONTEXT(ctx);
     kolo_cu_result_t r = find_function(function, ctx, &kernel);
     if (r) return r;
-    if (!grid_x || grid_y != 1 || grid_z != 1 || !block_x || block_x > 1024 || block_y != 1 || block_z != 1 ||
-        extra || shared > 48 << 10 || (kernel->count && !params))
-        return fake_wrong(FAKE_INVALID_VALUE, "launch of %s: grid (%u,%u,%u), block (%u,%u,%u), %u bytes shared",
-                          kernel->name, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared);
-    if (grid_x > (unsigned)fake_multiprocessors() * (SM_THREADS / block_x))
+    if (!how->grid_x || how->grid_y != 1 || how->grid_z != 1 || !how->block_x || how->block_x > 1024 ||
+        how->block_y != 1 || how->block_z != 1 || extra || how->shared > 48 << 10 || (kernel->count && !params))
+        return fake_wrong(FAKE_INVALID_VALUE,
+                          "launch of %s: grid (%u,%u,%u), block (%u,%u,%u), %u bytes how->shared", kernel->name,
+                          how->grid_x, how->grid_y, how->grid_z, how->block_x, how->block_y, how->block_z,
+                          how->shared);
+    if (how->grid_x > (unsigned)fake_multiprocessors() * (SM_THREADS / how->block_x))
         return fake_wrong(FAKE_TOO_LARGE,
                           "launch of %s: %u blocks of %u threads are not resident together on %d "
                           "multiprocessors",
-                          kernel->name, grid_x, block_x, fake_multiprocessors());
+                          kernel->name, how->grid_x, how->block_x, fake_multiprocessors());
     for (int i = 0; i < kernel->count; i++) bytes += (kernel->bytes[i] + 15) / 16 * 16;
     fake_launch_t *l = calloc(1, sizeof *l + bytes);
     if (!l) abort();
     l->room = bytes;
     l->kernel = kernel;
-    l->grid = grid_x;
-    l->threads = block_x;
+    l->grid = how->grid_x;
+    l->threads = how->block_x;
     pthread_cond_init(&l->over, NULL);
     unsigned char *at = l->bytes;
     for (int i = 0; i < kernel->count; i++) {
@@ -238,19 +238,28 @@ kolo_cu_result_t cuLaunchKernel(kolo_cu_func_t function, unsigned grid_x, unsign
         l->params[i] = at;
         at += (kernel->bytes[i] + 15) / 16 * 16;
     }
-    r = fake_stream_launch(stream, ctx, l);
+    r = fake_stream_launch(how->stream, ctx, l);
     if (r) fake_launch_free(l);
     return r;
+}
+
+kolo_cu_result_t cuLaunchKernel(kolo_cu_func_t function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                                kolo_cu_stream_t stream, void **params, void **extra)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_launch_t how = {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, NULL, 0};
+    return launch(ctx, &how, function, params, extra);
 }
 
 /* A kernel that may be launched early waits itself for the one before it; here it comes after it. */
 kolo_cu_result_t cuLaunchKernelEx(const kolo_cu_launch_t *l, kolo_cu_func_t function, void **params, void **extra)
 {
+    FAKE_CONTEXT(ctx);
     for (unsigned i = 0; i < l->count; i++)
         if (l->attributes[i].id != KOLO_CU_LAUNCH_EARLY || l->attributes[i].value.flag != 1)
             return fake_wrong(FAKE_INVALID_VALUE, "launch attribute %d is not known here", l->attributes[i].id);
-    return cuLaunchKernel(function, l->grid_x, l->grid_y, l->grid_z, l->block_x, l->block_y, l->block_z, l->shared,
-                          l->stream, params, extra);
+    return launch(ctx, l, function, params, extra);
 }
 
 kolo_cu_result_t cuFuncGetAttribute(int *value, int attribute, kolo_cu_func_t function)

@@ -31,7 +31,7 @@ static unsigned grave;
 
 /* ---- books ---- */
 
-static range_t *find_locked(uintptr_t p, bool with_reservations)
+range_t *fake_find_locked(uintptr_t p, bool with_reservations)
 {
     range_t *reserved = NULL;
     for (range_t *r = ranges; r; r = r->next) {
@@ -64,7 +64,7 @@ range_t *fake_exact_locked(kind_t kind, uintptr_t start)
     return NULL;
 }
 
-static void remove_locked(range_t *gone)
+void fake_remove_locked(range_t *gone)
 {
     for (range_t **r = &ranges; *r; r = &(*r)->next) {
         if (*r != gone) continue;
@@ -119,7 +119,7 @@ static kolo_cu_result_t keep_locked(int fd, int device, size_t bytes, kolo_cu_me
 
 bool fake_usable_locked(uintptr_t p, size_t bytes, int device, bool *pageable, const char *what)
 {
-    range_t *r = find_locked(p, true);
+    range_t *r = fake_find_locked(p, true);
     if (pageable) *pageable = false;
     if (!bytes) return true;
     if (!r) {
@@ -129,8 +129,8 @@ bool fake_usable_locked(uintptr_t p, size_t bytes, int device, bool *pageable, c
     }
     if (r->kind == RESERVED) return fake_wrong(0, "%s at %#zx, where nothing is mapped", what, (size_t)p), false;
     for (; r->kind == MAPPED && bytes > r->start + r->bytes - p;
-         r = find_locked(p, false)) { /* pieces side by side */
-        range_t *next = find_locked(r->start + r->bytes, false);
+         r = fake_find_locked(p, false)) { /* pieces side by side */
+        range_t *next = fake_find_locked(r->start + r->bytes, false);
         if (!next || next->kind != MAPPED || !(r->open_to >> device & 1)) break;
         bytes -= r->start + r->bytes - p;
         p = next->start;
@@ -142,12 +142,15 @@ bool fake_usable_locked(uintptr_t p, size_t bytes, int device, bool *pageable, c
     if (r->kind == MAPPED && !(r->open_to >> device & 1))
         return fake_wrong(0, "%s by device %d at %#zx, to which it was given no access", what, device, (size_t)p),
                false;
+    if (r->kind == POOL && r->device != device)
+        return fake_wrong(0, "%s by device %d at %#zx, in a pool of device %d", what, device, (size_t)p, r->device),
+               false;
     return true;
 }
 
 bool fake_is_host_locked(uintptr_t p)
 {
-    const range_t *r = find_locked(p, false);
+    const range_t *r = fake_find_locked(p, false);
     return !r || r->kind == PINNED || r->kind == REGISTERED;
 }
 
@@ -164,7 +167,7 @@ kolo_cu_result_t cuMemGetAddressRange_v2(kolo_cu_ptr_t *base, size_t *bytes, kol
 {
     FAKE_READY();
     pthread_mutex_lock(&fake_lock);
-    const range_t *r = find_locked((uintptr_t)p, false);
+    const range_t *r = fake_find_locked((uintptr_t)p, false);
     if (r) {
         *base = r->start;
         *bytes = r->bytes;
@@ -177,7 +180,7 @@ kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data
 {
     FAKE_READY();
     pthread_mutex_lock(&fake_lock);
-    const range_t *r = find_locked((uintptr_t)p, false);
+    const range_t *r = fake_find_locked((uintptr_t)p, false);
     range_t none = {.device = -2};
     bool known = r != NULL, fine = true;
     if (!r) r = &none;
@@ -207,7 +210,7 @@ kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data
             memcpy(data[i], &p, sizeof p);
             break;
         case KOLO_CU_POINTER_MANAGED:
-            memcpy(data[i], &(unsigned){0}, sizeof(unsigned));
+            memcpy(data[i], &(unsigned){r->kind == MANAGED}, sizeof(unsigned));
             break;
         case KOLO_CU_POINTER_HANDLE_TYPES:
             memcpy(data[i], &(uint64_t){r->kind == MAPPED && r->physical->shared ? KOLO_CU_HANDLE_FD : 0}, 8);
@@ -279,7 +282,7 @@ kolo_cu_result_t cuMemRetainAllocationHandle(kolo_cu_mem_t *mem, void *at)
 {
     FAKE_READY();
     pthread_mutex_lock(&fake_lock);
-    const range_t *r = find_locked((uintptr_t)at, false);
+    const range_t *r = fake_find_locked((uintptr_t)at, false);
     bool mapped = r && r->kind == MAPPED;
     kolo_cu_result_t why = FAKE_INVALID_VALUE;
     if (mapped) {
@@ -321,7 +324,7 @@ kolo_cu_result_t cuMemAddressFree(kolo_cu_ptr_t p, size_t bytes)
         used = used || (m->kind == MAPPED && m->start >= r->start && m->start < r->start + r->bytes);
     if (good && !used) {
         munmap((void *)(uintptr_t)p, bytes); /* NOLINT: a driver's address */
-        remove_locked(r);
+        fake_remove_locked(r);
     }
     pthread_mutex_unlock(&fake_lock);
     if (!good) return fake_wrong(FAKE_INVALID_VALUE, "cuMemAddressFree: %#llx is no reservation of %zu", p, bytes);
@@ -335,7 +338,7 @@ kolo_cu_result_t cuMemMap(kolo_cu_ptr_t p, size_t bytes, size_t offset, kolo_cu_
     FAKE_READY();
     kolo_cu_result_t result = FAKE_INVALID_VALUE;
     pthread_mutex_lock(&fake_lock);
-    range_t *space = find_locked((uintptr_t)p, true);
+    range_t *space = fake_find_locked((uintptr_t)p, true);
     physical_t *physical = physical_locked(mem);
     if (!physical || offset || flags || bytes != physical->bytes) {
         fake_wrong(0, "cuMemMap: handle, offset or length (%zu) are wrong", bytes);
@@ -369,7 +372,7 @@ kolo_cu_result_t cuMemUnmap(kolo_cu_ptr_t p, size_t bytes)
             fake_abort("cannot unmap: %s", strerror(errno));
         fake_imports_mapped -= r->physical->foreign;
         drop_locked(r->physical);
-        remove_locked(r);
+        fake_remove_locked(r);
     }
     pthread_mutex_unlock(&fake_lock);
     return good ? KOLO_CU_SUCCESS
@@ -428,10 +431,11 @@ kolo_cu_result_t cuMemGetAccess(unsigned long long *flags, const kolo_cu_locatio
     if (who->type != KOLO_CU_LOCATION_DEVICE || who->id < 0 || who->id >= fake_devices())
         return fake_wrong(FAKE_INVALID_VALUE, "cuMemGetAccess: who makes no sense");
     pthread_mutex_lock(&fake_lock);
-    const range_t *r = find_locked((uintptr_t)p, false);
-    bool mapped = r && r->kind == MAPPED;
+    const range_t *r = fake_find_locked((uintptr_t)p, false);
+    bool mapped = r && r->kind == MAPPED, other = r && (r->kind == MANAGED || r->kind == POOL);
     *flags = mapped && (r->open_to & 1u << who->id) ? KOLO_CU_ACCESS_READ_WRITE : 0;
     pthread_mutex_unlock(&fake_lock);
+    if (other) return FAKE_INVALID_VALUE; /* asked of any memory: no reason for words */
     return mapped ? KOLO_CU_SUCCESS
                   : fake_wrong(FAKE_INVALID_VALUE, "cuMemGetAccess: %#llx is no mapping", (unsigned long long)p);
 }
@@ -471,7 +475,7 @@ kolo_cu_result_t cuMemImportFromShareableHandle(kolo_cu_mem_t *mem, void *handle
 
 /* ---- exported: plain device memory, pinned host memory ---- */
 
-static kolo_cu_result_t map_new(kind_t kind, size_t bytes, int device, unsigned flags, uintptr_t *at)
+kolo_cu_result_t fake_map_new(kind_t kind, size_t bytes, int device, unsigned flags, uintptr_t *at)
 {
     size_t room = (bytes + PAGE - 1) / PAGE * PAGE;
     int fd = kind == PLAIN ? memfd_create(IPC_NAME, MFD_CLOEXEC) : -1;
@@ -480,7 +484,7 @@ static kolo_cu_result_t map_new(kind_t kind, size_t bytes, int device, unsigned 
         return fake_wrong(FAKE_NO_MEMORY, "no %zu bytes: %s", bytes, strerror(errno));
     if (kind == PLAIN && mmap(p, room, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
         fake_abort("cannot map plain memory: %s", strerror(errno));
-    if (kind == PLAIN ? fake_protect(p, room) : mprotect(p, room, PROT_READ | PROT_WRITE))
+    if (kind == PLAIN || kind == POOL ? fake_protect(p, room) : mprotect(p, room, PROT_READ | PROT_WRITE))
         fake_abort("cannot change the protection: %s", strerror(errno));
     pthread_mutex_lock(&fake_lock);
     range_t *r = fake_add_locked(kind, (uintptr_t)p, bytes);
@@ -507,7 +511,7 @@ bool fake_unmap_old(kind_t kind, uintptr_t p)
         graves[grave].bytes = r->room;
         grave = (grave + 1) % GRAVES;
         if (kind == PLAIN) close(r->fd);
-        remove_locked(r);
+        fake_remove_locked(r);
     }
     pthread_mutex_unlock(&fake_lock);
     return r != NULL;
@@ -519,7 +523,7 @@ kolo_cu_result_t cuMemAlloc_v2(kolo_cu_ptr_t *p, size_t bytes)
     FAKE_CONTEXT(ctx);
     if (!bytes) return fake_wrong(FAKE_INVALID_VALUE, "cuMemAlloc of nothing");
     if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
-    kolo_cu_result_t r = map_new(PLAIN, bytes, ctx->device, 0, &at);
+    kolo_cu_result_t r = fake_map_new(PLAIN, bytes, ctx->device, 0, &at);
     if (!r) *p = at;
     return r;
 }
@@ -530,7 +534,8 @@ kolo_cu_result_t cuMemFree_v2(kolo_cu_ptr_t p)
     (void)ctx;
     kolo_cu_result_t r = cuCtxSynchronize(); /* as the real one does */
     if (r) return r;
-    return !p || fake_unmap_old(PLAIN, (uintptr_t)p)
+    return !p || fake_unmap_old(PLAIN, (uintptr_t)p) || fake_unmap_old(MANAGED, (uintptr_t)p) ||
+                   fake_unmap_old(POOL, (uintptr_t)p)
                ? KOLO_CU_SUCCESS
                : fake_wrong(FAKE_INVALID_VALUE, "cuMemFree: nothing was allocated at %#llx", p);
 }
@@ -542,7 +547,7 @@ kolo_cu_result_t cuMemHostAlloc(void **p, size_t bytes, unsigned flags)
     (void)ctx;
     if (!bytes || flags > 7) return fake_wrong(FAKE_INVALID_VALUE, "cuMemHostAlloc(%zu, flags %u)", bytes, flags);
     if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
-    kolo_cu_result_t r = map_new(PINNED, bytes, -1, flags, &at);
+    kolo_cu_result_t r = fake_map_new(PINNED, bytes, -1, flags, &at);
     if (!r) *p = (void *)at; /* NOLINT */
     return r;
 }
@@ -561,37 +566,10 @@ kolo_cu_result_t cuMemHostGetDevicePointer_v2(kolo_cu_ptr_t *p, void *host, unsi
     FAKE_CONTEXT(ctx);
     (void)ctx;
     pthread_mutex_lock(&fake_lock);
-    range_t *r = find_locked((uintptr_t)host, false);
+    range_t *r = fake_find_locked((uintptr_t)host, false);
     bool good = r && (r->kind == PINNED || r->kind == REGISTERED) && r->flags & KOLO_CU_HOST_MAPPED && !flags;
     pthread_mutex_unlock(&fake_lock);
     if (!good) return fake_wrong(FAKE_INVALID_VALUE, "%p is no host memory that devices have mapped", host);
     *p = (uintptr_t)host;
     return KOLO_CU_SUCCESS;
-}
-
-/* The program's own memory, which stays its own. */
-kolo_cu_result_t cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags)
-{
-    FAKE_CONTEXT(ctx);
-    (void)ctx;
-    if (!p || !bytes || flags > 7)
-        return fake_wrong(FAKE_INVALID_VALUE, "cuMemHostRegister(%p, %zu, flags %u)", p, bytes, flags);
-    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
-    pthread_mutex_lock(&fake_lock);
-    bool again = find_locked((uintptr_t)p, true) || find_locked((uintptr_t)p + bytes - 1, true);
-    if (!again) fake_add_locked(REGISTERED, (uintptr_t)p, bytes)->flags = flags;
-    pthread_mutex_unlock(&fake_lock);
-    return again ? fake_wrong(FAKE_ALREADY_REGISTERED, "cuMemHostRegister: %p is registered already", p)
-                 : KOLO_CU_SUCCESS;
-}
-
-kolo_cu_result_t cuMemHostUnregister(void *p)
-{
-    FAKE_CONTEXT(ctx);
-    (void)ctx;
-    pthread_mutex_lock(&fake_lock);
-    range_t *r = fake_exact_locked(REGISTERED, (uintptr_t)p);
-    if (r) remove_locked(r);
-    pthread_mutex_unlock(&fake_lock);
-    return r ? KOLO_CU_SUCCESS : fake_wrong(FAKE_NOT_REGISTERED, "cuMemHostUnregister: %p is not registered", p);
 }

@@ -20,7 +20,7 @@ typedef struct {
     bool foreign; /* was imported */
 } physical_t;
 
-typedef enum { RESERVED, MAPPED, PLAIN, PINNED, REGISTERED, OPENED } kind_t;
+typedef enum { RESERVED, MAPPED, PLAIN, MANAGED, POOL, PINNED, REGISTERED, OPENED } kind_t;
 typedef struct range {
     struct range *next;
     uint64_t id; /* no other had it before */
@@ -39,7 +39,12 @@ bool fake_apart(void);
 /* graph.c: this thread captures a stream, and has not said that it may allocate meanwhile. */
 bool fake_capture_forbids(const char *function);
 range_t *fake_add_locked(kind_t kind, uintptr_t start, size_t bytes);
+/* NULL: nothing is there, or only a reservation that is not asked for. */
+range_t *fake_find_locked(uintptr_t p, bool with_reservations);
+void fake_remove_locked(range_t *gone);
 range_t *fake_exact_locked(kind_t kind, uintptr_t start);
+/* Maps memory of its own with a guard behind it. Takes the lock. */
+kolo_cu_result_t fake_map_new(kind_t kind, size_t bytes, int device, unsigned flags, uintptr_t *at);
 /* Unmaps it; false: there is nothing of that kind. Takes the lock. */
 bool fake_unmap_old(kind_t kind, uintptr_t p);
 

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a short call asks of the driver, function by function: each costs the host time, and there is no other on
+ * the way of a call. Counted by the fake driver. See conform.h.
+ */
+#include "clients.h"
+
+#include <stdlib.h>
+
+enum { CALLS = 40, FEW = 64 };
+
+typedef struct {
+    const char *name;
+    bool apart;   /* source and destination are in two allocations */
+    bool changes; /* each call is on another stream than the one before */
+} way_t;
+
+typedef struct {
+    const char *function;
+    int least;               /* of a call */
+    bool of_two, of_streams; /* once more for the second allocation; for the other stream alone */
+} cost_t;
+
+static const cost_t costs[] = {
+    {"cuCtxGetCurrent", 1, false, false},       /* whose context this thread has */
+    {"cuPointerGetAttributes", 1, true, false}, /* is the same allocation still there? */
+    {"cuStreamIsCapturing", 1, false, false},
+    {"cuStreamGetId", 1, false, false}, /* a handle may be another stream's by now */
+    {"cuStreamWaitEvent", 0, false, true},
+    {"cuStreamGetCtx", 0, false, true}, /* is it one of this GPU? */
+    {"cuEventRecord", 1, false, false}, /* the stream may be gone at the next call */
+};
+
+static bool call_all(kit_rank_t *r, const way_t *way, const char *src, int calls)
+{
+    bool good = true;
+    for (int i = 0; i < calls && good; i++)
+        good = KIT_OK(kolo_all_reduce(src, r->buffer + 4096, FEW, KOLO_INT32, KOLO_SUM, r->comm,
+                                      r->streams[way->changes ? i & 1 : 0]));
+    return good;
+}
+
+static bool is_cost(const kit_rank_t *r, const way_t *way, const long *before, long all)
+{
+    long calls = (long)CALLS * r->nranks, sum = 0;
+    for (size_t i = 0; i < sizeof costs / sizeof costs[0]; i++) {
+        const cost_t *c = &costs[i];
+        long want = calls * (c->least + (c->of_two && way->apart) + (c->of_streams && way->changes));
+        long found = kit_calls(c->function) - before[i];
+        if (found != want)
+            return KIT_FAIL("%s: %ld calls of %s in %ld operations, not %ld", way->name, found, c->function, calls,
+                            want);
+        sum += want;
+    }
+    if (kit_calls(NULL) - all != sum + calls)
+        return KIT_FAIL("%s: %ld calls of the driver in %ld operations, not %ld", way->name, kit_calls(NULL) - all,
+                        calls, sum + calls);
+    return true;
+}
+
+static bool counted(kit_team_t *t, const way_t *way)
+{
+    kit_rank_t *r = &t->ranks[0];
+    const char *early = getenv("KOLO_GPU_EARLY_LAUNCH"),
+               *launch = early || way->changes ? "cuLaunchKernel" : "cuLaunchKernelEx";
+    long before[sizeof costs / sizeof costs[0]], all = 0, launched = 0;
+    char *other = kit_alloc(r, 4096);
+    const char *src = way->apart ? other : r->buffer;
+    bool good = other && call_all(r, way, src, 4) && kit_sync(r, r->streams[0]) && kit_sync(r, r->streams[1]);
+    if (!kit_meet(t)) return false;
+    kit_enter(r);
+    if (!kit_meet(t)) return false; /* nobody calls the driver */
+    for (size_t i = 0; i < sizeof costs / sizeof costs[0]; i++) before[i] = kit_calls(costs[i].function);
+    all = kit_calls(NULL);
+    launched = kit_calls(launch);
+    if (!kit_meet(t)) return false;
+    good = call_all(r, way, src, CALLS) && good;
+    if (!kit_meet(t)) return false;
+    launched = kit_calls(launch) - launched;
+    if (good && launched != (long)CALLS * r->nranks)
+        good = KIT_FAIL("%ld calls of %s in %d operations of %d ranks", launched, launch, CALLS, r->nranks);
+    good = good && is_cost(r, way, before, all);
+    if (!kit_meet(t)) return false;
+    good = kit_sync(r, r->streams[0]) && kit_sync(r, r->streams[1]) && good;
+    kit_free(r, other);
+    return kit_case_end(t, good, way->name);
+}
+
+bool conform_counts(kit_team_t *t)
+{
+    static const way_t ways[] = {{"what a short call asks of the driver", false, false},
+                                 {"what one in two allocations asks", true, false},
+                                 {"what one on another stream asks", false, true}};
+    if (t->n > 1 || t->options->host || kit_calls(NULL) < 0) return true;
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++)
+        if (!counted(t, &ways[i])) return false;
+    return true;
+}
