@@ -54,7 +54,8 @@ typedef struct {
     _Atomic bool alone; /* the communicator is being closed: start no more threads that ask peers */
     _Atomic int sent;   /* threads that ask peers */
     uint64_t number, word, since_ns;
-    uint64_t stall_ns; /* when it is next warned of */
+    uint64_t stall_ns;      /* when it is next warned of */
+    uint64_t quiet_seen_ns; /* when a wait was last seen to go on, once a rank had gone quietly */
     kolo_exec_waits_t last;
     kolo_record_waits_t recorded;
 } kolo_device_watch_t;

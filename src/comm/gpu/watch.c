@@ -164,6 +164,14 @@ static void record(kolo_body_t *body, const kolo_exec_waits_t *w)
     kolo_record_device_waits(body, &r);
 }
 
+/* What is read of a wait may be of one that has just ended: it waits if it has gone on between two looks. */
+static void tell_if_waits(kolo_body_t *body, const kolo_exec_waits_t *w)
+{
+    kolo_device_watch_t *watch = &body->gpu.watch;
+    if (watch->quiet_seen_ns && w->seen_ns > watch->quiet_seen_ns) kolo_lost_tell(body);
+    watch->quiet_seen_ns = w->seen_ns;
+}
+
 static void look(kolo_body_t *body)
 {
     kolo_device_watch_t *watch = &body->gpu.watch;
@@ -194,7 +202,7 @@ static void look(kolo_body_t *body)
     if (signals != KOLO_OK) fail(body, signals);
     if (!watch->waits || signals != KOLO_OK) return;
     uint64_t waited = w->seen_ns - watch->since_ns;
-    kolo_lost_tell(body);
+    if (atomic_load(&body->handle->quiet)) tell_if_waits(body, w);
     for (int i = 0; i < w->count; i++) ranks[i] = w->on[i].rank;
     /* messages have no number that both ends share */
     kolo_status_t status = kolo_signature_fields(w->word).coll == KOLO_COLL_P2P
