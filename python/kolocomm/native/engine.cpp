@@ -149,6 +149,77 @@ nb::object submit(nb::handle self, const std::string &name, nb::handle tensor, n
     return out;
 }
 
+// Tensors that are submitted together. Each holds itself until the engine has ended it; the last one frees this.
+struct Group {
+    std::vector<Submission *> members;
+    size_t left = 0;
+};
+
+void *allocate_member(void *arg, int index, size_t bytes, int, const int64_t *)
+{
+    Submission *s = ((Group *)arg)->members[(size_t)index];
+    return s->allocated = malloc(bytes ? bytes : 1);
+}
+
+// On the engine's thread.
+void complete_member(void *arg, const kolo_completion_t *c)
+{
+    Locked here;
+    if (!here) return;
+    Group *group = (Group *)arg;
+    nb::object last = std::move(group->members[(size_t)c->index]->self);
+    if (--group->left == 0) delete group;
+}
+
+using SubmitAll = std::function<kolo_status_t(kolo_tensor_engine_t, const kolo_tensor_t *, int,
+                                              const kolo_submission_t *, int64_t *)>;
+
+// The k-th of a list that may be None.
+nb::object nth(const nb::object &list, size_t k)
+{
+    return list.is_none() ? nb::none() : nb::borrow(list[k]);
+}
+
+// As submit(), for all of them or none. Returns their submissions.
+nb::list submit_all(nb::handle self, const std::vector<std::string> &names, const nb::object &tensors,
+                    const nb::object &outputs, bool in_place, int set, const SubmitAll &call)
+{
+    kolo_tensor_engine_t engine = get(*nb::inst_ptr<Engine>(self));
+    size_t n = names.size();
+    if (nb::len(tensors) != n || (!outputs.is_none() && nb::len(outputs) != n))
+        refuse(words("there are %zu names, and as many tensors and outputs are wanted", n));
+    auto group = std::make_unique<Group>();
+    std::vector<kolo_tensor_t> all;
+    std::vector<int64_t> handles(n);
+    nb::list out;
+    for (size_t k = 0; k < n; k++) {
+        nb::object tensor = nth(tensors, k), output = nth(outputs, k);
+        auto s = std::make_unique<Submission>();
+        bool here = in_place && output.is_none();
+        s->engine = nb::borrow(self), s->input = Buffer(tensor, "tensor", here), s->shape = shape_of(tensor);
+        if (here) s->output_array = tensor;
+        if (!output.is_none()) s->output = Buffer(output, "output", true), s->output_array = output;
+        if (s->output && s->output.type != s->input.type) refuse("output has another type of elements than tensor");
+        all.push_back({names[k].c_str(), s->input.type, (int)s->shape.size(), s->shape.data(), s->input.data,
+                       here ? s->input.data : s->output.data});
+        group->members.push_back(s.get());
+        out.append(nb::cast(s.release(), nb::rv_policy::take_ownership));
+    }
+    for (size_t k = 0; k < n; k++) group->members[k]->self = nb::borrow(out[k]);
+    group->left = n;
+    kolo_submission_t how = {};
+    how.done = complete_member, how.allocate = allocate_member, how.arg = group.get(), how.set = set;
+    kolo_status_t status = call(engine, all.data(), (int)n, &how, handles.data());
+    for (size_t k = 0; k < n; k++) {
+        Submission &s = *nb::inst_ptr<Submission>(out[k]);
+        s.handle = handles[k];
+        if (status != KOLO_OK) s.self.reset();
+    }
+    if (status == KOLO_OK && n > 0) group.release();
+    check(status);
+    return out;
+}
+
 // In slices, so that Ctrl-C is seen; the tensor goes on then.
 nb::object wait(nb::handle self, nb::handle timeout)
 {
@@ -321,6 +392,80 @@ void bind_submissions(nb::class_<Engine> &e)
         "This rank has no more input; complete when all have joined.");
 }
 
+using Names = std::vector<std::string>;
+
+void bind_groups(nb::class_<Engine> &e)
+{
+#define TOGETHER "Submits tensors together: they run once all ranks have submitted all of them. Returns a list."
+    e.def(
+        "all_reduce_group",
+        [](nb::handle self, const Names &names, nb::object tensors, nb::object outputs, nb::handle op, double pre,
+           double post, int set) {
+            kolo_op_t o = engine_op(op);
+            return submit_all(self, names, tensors, outputs, true, set,
+                              [=](auto g, auto t, int n, auto how, auto h) {
+                                  return kolo_engine_all_reduce_group(g, t, n, o, pre, post, how, h);
+                              });
+        },
+        "names"_a, "tensors"_a, "outputs"_a = nb::none(), "op"_a = "avg", "prescale"_a = 1.0, "postscale"_a = 1.0,
+        "set"_a = 0, TOGETHER " Each as all_reduce() does it.");
+    e.def(
+        "broadcast_group",
+        [](nb::handle self, const Names &names, nb::object tensors, nb::object outputs, int root, int set) {
+            return submit_all(self, names, tensors, outputs, true, set,
+                              [=](auto g, auto t, int n, auto how, auto h) {
+                                  return kolo_engine_broadcast_group(g, t, n, root, how, h);
+                              });
+        },
+        "names"_a, "tensors"_a, "outputs"_a = nb::none(), "root"_a = 0, "set"_a = 0,
+        TOGETHER " Each as broadcast() does it.");
+    e.def(
+        "all_gather_group",
+        [](nb::handle self, const Names &names, nb::object tensors, nb::object outputs, int set) {
+            return submit_all(self, names, tensors, outputs, false, set,
+                              [](auto g, auto t, int n, auto how, auto h) {
+                                  return kolo_engine_all_gather_group(g, t, n, how, h);
+                              });
+        },
+        "names"_a, "tensors"_a, "outputs"_a = nb::none(), "set"_a = 0, TOGETHER " Each as all_gather() does it.");
+    e.def(
+        "all_to_all_group",
+        [](nb::handle self, const Names &names, nb::object tensors, nb::object splits, nb::object outputs,
+           int set) {
+            std::vector<std::vector<int64_t>> rows(names.size());
+            std::vector<const int64_t *> tables(names.size(), nullptr);
+            size_t size = (size_t)nb::inst_ptr<Engine>(self)->place.size;
+            if (!splits.is_none() && nb::len(splits) != names.size())
+                refuse(words("splits has %zu lists, and there are %zu names", nb::len(splits), names.size()));
+            for (size_t k = 0; k < names.size(); k++) {
+                nb::object one = nth(splits, k);
+                if (one.is_none()) continue;
+                rows[k] = nb::cast<std::vector<int64_t>>(one), tables[k] = rows[k].data();
+                if (set == 0 && rows[k].size() != size)
+                    refuse(words("splits has %zu numbers, and there are %zu ranks", rows[k].size(), size));
+            }
+            return submit_all(self, names, tensors, outputs, false, set,
+                              [&](auto g, auto t, int n, auto how, auto h) {
+                                  return kolo_engine_all_to_all_group(g, t, n, tables.data(), how, h);
+                              });
+        },
+        "names"_a, "tensors"_a, "splits"_a = nb::none(), "outputs"_a = nb::none(), "set"_a = 0,
+        TOGETHER " Each as all_to_all() does it; splits: a list of rows, or None, for each.");
+    e.def(
+        "reduce_scatter_group",
+        [](nb::handle self, const Names &names, nb::object tensors, nb::object outputs, nb::handle op, double pre,
+           double post, int set) {
+            kolo_op_t o = op_of(op);
+            return submit_all(self, names, tensors, outputs, false, set,
+                              [=](auto g, auto t, int n, auto how, auto h) {
+                                  return kolo_engine_reduce_scatter_group(g, t, n, o, pre, post, how, h);
+                              });
+        },
+        "names"_a, "tensors"_a, "outputs"_a = nb::none(), "op"_a = "avg", "prescale"_a = 1.0, "postscale"_a = 1.0,
+        "set"_a = 0, TOGETHER " Each as reduce_scatter() does it.");
+#undef TOGETHER
+}
+
 } // namespace
 
 void bind_engine(nb::module_ &m)
@@ -385,6 +530,7 @@ void bind_engine(nb::module_ &m)
         "Writes a timeline for chrome://tracing; %r in the path becomes the rank.");
     e.def("timeline_stop", [](Engine &g) { check(kolo_engine_timeline_stop(get(g))); });
     bind_submissions(e);
+    bind_groups(e);
 }
 
 } // namespace kolocomm
