@@ -65,7 +65,7 @@ static kolo_status_t reduce_scatterv(kolo_comm_t comm)
 {
     size_t counts[RANKS] = {1, 2, 1, 1};
     float mine[5] = {1, 2, 3, 4, 5}, part[2] = {0};
-    TRY(kolo_reduce_scatterv(mine, part, counts, KOLO_FLOAT32, KOLO_AVG, comm, NULL));
+    TRY(kolo_reduce_scatterv(mine, part, counts, NULL, KOLO_FLOAT32, KOLO_AVG, comm, NULL));
     EXPECT(rank != 1 || (part[0] == 2 && part[1] == 3)); /* rank 1 has two elements */
     return KOLO_OK;
 }

@@ -374,17 +374,17 @@ kolo_status_t kolo_all_gather(const void *src, void *dst, size_t count, kolo_typ
 /* Every rank gets every rank's src, of different lengths. counts[i] elements from rank i go to dst + displs[i]; the
  * same counts on all ranks. In place: src == dst + displs[rank]. Parts may lie in memory of different allocations:
  * with dst the lowest of their addresses and displs[i] the distance of each from there, nothing is copied together.
- * So for kolo_gatherv(), kolo_scatterv() and kolo_all_to_allv(); not on GPUs. */
+ * So for the other functions with displacements; not on GPUs. */
 kolo_status_t kolo_all_gatherv(const void *src, void *dst, const size_t *counts, const size_t *displs,
                                kolo_type_t type, kolo_comm_t comm, void *stream);
 /* Rank i gets the reduction of part i of all ranks' src. src holds nranks * count elements. In place: dst == src +
  * rank * count. */
 kolo_status_t kolo_reduce_scatter(const void *src, void *dst, size_t count, kolo_type_t type, kolo_op_t op,
                                   kolo_comm_t comm, void *stream);
-/* Rank i gets the reduction of part i, of different lengths, in dst. Part i has counts[i] elements, parts lie back
- * to back in src. */
-kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *counts, kolo_type_t type, kolo_op_t op,
-                                   kolo_comm_t comm, void *stream);
+/* Rank i gets the reduction of part i, of different lengths, in dst. Part i has counts[i] elements at src +
+ * displs[i]; displs NULL: they lie back to back. counts are the same on all ranks, displs need not be. */
+kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *counts, const size_t *displs,
+                                   kolo_type_t type, kolo_op_t op, kolo_comm_t comm, void *stream);
 /* Every rank sends a part to every rank. Part i of src (count elements) goes to part `rank` of rank i's dst. In
  * place, on GPUs only, and on all ranks or none: dst == src; part i is replaced by what comes from rank i. It is
  * slower where parts are long. */

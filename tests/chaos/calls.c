@@ -232,7 +232,7 @@ static kolo_status_t everywhere(chaos_caller_t *a, call_t *c)
     case REDUCE_SCATTERV:
         cut(c, a->rank, a->nranks, false);
         fill(c, a->rank, 0, c->src, c->displs[a->nranks - 1] + c->counts[a->nranks - 1]);
-        return kolo_reduce_scatterv(c->src, c->dst, c->counts, c->type, c->op, a->comm, s);
+        return kolo_reduce_scatterv(c->src, c->dst, c->counts, NULL, c->type, c->op, a->comm, s);
     case ALL_TO_ALL:
         fill(c, a->rank, 0, c->src, all);
         return kolo_all_to_all(c->src, c->dst, n, c->type, a->comm, s);

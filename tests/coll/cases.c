@@ -305,6 +305,32 @@ bool test_scatterv(test_rank_t *t, size_t count, kolo_type_t type, int root, boo
     return buf_free(&dst, t, "scatterv") && fine;
 }
 
+/* The same values, each part in memory of its own, in an order that differs by rank. */
+static bool scattered_parts(test_rank_t *t, const void *whole, const size_t *counts, void *dst, size_t mine,
+                            kolo_type_t type, kolo_op_t op, uint64_t seed)
+{
+    size_t elem = kolo_type_size(type), n = (size_t)t->nranks, displs[TEST_MAX_RANKS], at = 0;
+    char *parts[TEST_MAX_RANKS], *low = NULL;
+    for (size_t i = 0; i < n; i++) {
+        size_t r = (n - 1 - i + (size_t)t->rank) % n;
+        parts[r] = aligned_alloc(64, (counts[r] * elem + 64) / 64 * 64);
+        if (!low || parts[r] < low) low = parts[r];
+    }
+    for (size_t r = 0; r < n; at += counts[r++]) {
+        memcpy(parts[r], (const char *)whole + at * elem, counts[r] * elem);
+        displs[r] = (size_t)(parts[r] - low) / elem;
+    }
+    memset(dst, 0x5a, counts[t->rank] * elem);
+    kolo_status_t status = kolo_reduce_scatterv(low, dst, counts, displs, type, op, t->comm, t->stream);
+    if (status == KOLO_OK) status = test_finish(t);
+    for (size_t r = 0; r < n; r++) free(parts[r]);
+    if (status != KOLO_OK) {
+        fprintf(stderr, "reduce_scatterv, apart: rank %d: %s\n", t->rank, kolo_get_last_error(NULL));
+        return false;
+    }
+    return test_reduced(dst, counts[t->rank], type, op, seed, t->nranks, mine, "reduce_scatterv, apart");
+}
+
 bool test_reduce_scatterv(test_rank_t *t, size_t count, kolo_type_t type, kolo_op_t op)
 {
     size_t elem = kolo_type_size(type), n = (size_t)t->nranks, counts[TEST_MAX_RANKS], total = 0, mine = 0;
@@ -316,9 +342,10 @@ bool test_reduce_scatterv(test_rank_t *t, size_t count, kolo_type_t type, kolo_o
     }
     test_buf_t src = buf_new(total, elem, 1), dst = buf_new(counts[t->rank], elem, 0);
     test_fill(src.data, total, type, op, seed, t->rank, 0);
-    CHECK(kolo_reduce_scatterv(src.data, dst.data, counts, type, op, t->comm, t->stream), "reduce_scatterv");
+    CHECK(kolo_reduce_scatterv(src.data, dst.data, counts, NULL, type, op, t->comm, t->stream), "reduce_scatterv");
     CHECK(test_finish(t), "reduce_scatterv");
     bool fine = test_reduced(dst.data, counts[t->rank], type, op, seed, t->nranks, mine, "reduce_scatterv");
+    fine = scattered_parts(t, src.data, counts, dst.data, mine, type, op, seed) && fine;
     fine = buf_free(&src, t, "reduce_scatterv") && fine;
     return buf_free(&dst, t, "reduce_scatterv") && fine;
 }

@@ -53,7 +53,7 @@ static kolo_status_t reduce_scatter(const args_t *a)
 }
 static kolo_status_t reduce_scatterv(const args_t *a)
 {
-    return kolo_reduce_scatterv(a->src, a->dst, a->counts, a->type, a->op, a->comm, a->stream);
+    return kolo_reduce_scatterv(a->src, a->dst, a->counts, NULL, a->type, a->op, a->comm, a->stream);
 }
 static kolo_status_t all_to_all(const args_t *a)
 {
@@ -300,7 +300,7 @@ static void leave_out_buffers(rank_t *r)
     EXPECT_OK(kolo_gather(buffer, root ? dst : NULL, COUNT, KOLO_INT32, 1, r->comm, NULL));
     EXPECT_OK(kolo_all_gatherv(root ? buffer : NULL, dst, mine, at, KOLO_INT32, r->comm, NULL));
     EXPECT(dst[COUNT - 1] == COUNT - 1);
-    EXPECT_OK(kolo_reduce_scatterv(buffer, root ? dst : NULL, mine, KOLO_INT32, KOLO_SUM, r->comm, NULL));
+    EXPECT_OK(kolo_reduce_scatterv(buffer, root ? dst : NULL, mine, NULL, KOLO_INT32, KOLO_SUM, r->comm, NULL));
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT,
                  kolo_all_gatherv(root ? buffer : NULL, NULL, mine, at, KOLO_INT32, r->comm, NULL),
                  "destination is NULL");

@@ -92,8 +92,8 @@ static void pass_bad_parts(rank_t *r)
                  "all_gatherv", "part 1 of the destination", "only be read");
     if (mprotect(second(src), page(), PROT_NONE)) abort();
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT,
-                 kolo_reduce_scatterv(src, dst, counts, KOLO_INT32, KOLO_SUM, r->comm, NULL), "reduce_scatterv",
-                 "part 1 of the source", "protected");
+                 kolo_reduce_scatterv(src, dst, counts, NULL, KOLO_INT32, KOLO_SUM, r->comm, NULL),
+                 "reduce_scatterv", "part 1 of the source", "protected");
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT,
                  kolo_all_to_allv(src, counts, displs, dst, counts, displs, KOLO_INT32, r->comm, NULL),
                  "all_to_allv", "part 1 of the source");

@@ -266,7 +266,7 @@ static void everything_in_one(rank_t *r)
     EXPECT_OK(kolo_group_start());
     EXPECT_OK(kolo_all_gatherv(src, a, counts, places, KOLO_INT32, r->comm, NULL));
     EXPECT_OK(kolo_all_to_allv(src, counts, places, b, counts, places, KOLO_INT32, r->comm, NULL));
-    EXPECT_OK(kolo_reduce_scatterv(src, &c, counts, KOLO_INT32, KOLO_SUM, r->comm, NULL));
+    EXPECT_OK(kolo_reduce_scatterv(src, &c, counts, NULL, KOLO_INT32, KOLO_SUM, r->comm, NULL));
     memset(counts, 0xff, sizeof counts); /* tables are read by the call */
     memset(places, 0xff, sizeof places);
     EXPECT_OK(kolo_gather(&src[1], d, 1, KOLO_INT32, 0, r->comm, NULL));

@@ -266,7 +266,7 @@ static kolo_status_t call(const case_t *c, const kit_rank_t *r, const plan_t *p,
     case CASE_ALL_GATHERV:
         return kolo_all_gatherv(src, dst, p->recv_counts, p->recv_displs, c->type, r->comm, stream);
     case CASE_REDUCE_SCATTERV:
-        return kolo_reduce_scatterv(src, dst, p->recv_counts, c->type, op, r->comm, stream);
+        return kolo_reduce_scatterv(src, dst, p->recv_counts, NULL, c->type, op, r->comm, stream);
     case CASE_ALL_TO_ALLV:
         return kolo_all_to_allv(src, p->send_counts, p->send_displs, dst, p->recv_counts, p->recv_displs, c->type,
                                 r->comm, stream);

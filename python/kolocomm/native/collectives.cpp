@@ -203,7 +203,7 @@ nb::object reduce_scatter(Comm &c, nb::handle src, nb::handle dst, nb::handle op
 }
 
 nb::object reduce_scatterv(Comm &c, nb::handle src, nb::handle dst, const Numbers &numbers, nb::handle op,
-                           nb::handle stream, bool wait)
+                           nb::object displs, nb::handle stream, bool wait)
 {
     Counts counts = counts_of("reduce_scatterv", "counts", numbers);
     Buffer s(src, "src", false), d(dst, "dst", true);
@@ -211,12 +211,14 @@ nb::object reduce_scatterv(Comm &c, nb::handle src, nb::handle dst, const Number
     on_device("reduce_scatterv", c, s);
     on_device("reduce_scatterv", c, d);
     same_type("reduce_scatterv", s, d);
-    has("reduce_scatterv", "src", s, total("reduce_scatterv", "counts", c, counts), "the sum of counts");
+    size_t all = total("reduce_scatterv", "counts", c, counts);
+    if (displs.is_none()) has("reduce_scatterv", "src", s, all, "the sum of counts");
+    Counts at = displs_of("reduce_scatterv", "displs", c, counts, displs, s);
     has("reduce_scatterv", "dst", d, counts[(size_t)c.rank], "counts[rank]");
     return launch(
         c, "reduce_scatterv", stream, wait,
-        [from = s.data, to = d.data, counts, t = s.type, o](kolo_comm_t h, void *q) {
-            return kolo_reduce_scatterv(from, to, counts.data(), t, o, h, q);
+        [from = s.data, to = d.data, counts, at, t = s.type, o](kolo_comm_t h, void *q) {
+            return kolo_reduce_scatterv(from, to, counts.data(), at.data(), t, o, h, q);
         },
         s, d);
 }
@@ -375,9 +377,10 @@ void bind_collectives(nb::class_<Comm> &c)
           "None: one behind the other. The same on all ranks.");
     c.def("reduce_scatter", reduce_scatter, "src"_a.none(), "dst"_a.none(), "op"_a = "sum", ENDS,
           "Rank i gets the reduction of part i of all ranks' src. src: size times the elements of dst.");
-    c.def("reduce_scatterv", reduce_scatterv, "src"_a.none(), "dst"_a.none(), "counts"_a, "op"_a = "sum", ENDS,
-          "Rank i gets the reduction of part i, of counts[i] elements. The parts lie back to back in src; counts "
-          "is the same on all ranks.");
+    c.def("reduce_scatterv", reduce_scatterv, "src"_a.none(), "dst"_a.none(), "counts"_a, "op"_a = "sum",
+          "displs"_a = nb::none(), ENDS,
+          "Rank i gets the reduction of part i, of counts[i] elements at displs[i] of src (None: back to back). "
+          "counts is the same on all ranks.");
     c.def("all_to_all", all_to_all, "src"_a.none(), "dst"_a.none(), ENDS,
           "Part i of src goes to part rank of rank i's dst. Both have size parts of equal length.");
     c.def("all_to_allv", all_to_allv, "src"_a.none(), "send_counts"_a, "dst"_a.none(), "recv_counts"_a,

@@ -66,14 +66,13 @@ class Backend : public Group
         auto op = o.reduceOp;
         return submit(OpType::REDUCE_SCATTER, "kolo:reduce_scatter", in, {out}, how(o),
                       [in, out, op](const Place &p) {
-                          at::Tensor src = flat(in);
-                          Whole dst(out, false);
-                          std::vector<size_t> counts;
-                          for (auto &t : in) counts.push_back(t.numel());
-                          TORCH_CHECK(!src.is_complex(), "kolo: reduce_scatter with lists of complex tensors is "
+                          const at::Tensor &one = in[0];
+                          TORCH_CHECK(!one.is_complex(), "kolo: reduce_scatter with lists of complex tensors is "
                                                          "not supported: pass view_as_real of them");
-                          must(kolo_reduce_scatterv(src.data_ptr(), dst.data(), counts.data(), reduced_type(src),
-                                                    Op(op, src, p.comm), p.comm, p.stream));
+                          Parts src(in, true, reduced_type(one));
+                          Whole dst(out, false);
+                          must(kolo_reduce_scatterv(src.base, dst.data(), src.counts.data(), src.displs.data(),
+                                                    reduced_type(one), Op(op, one, p.comm), p.comm, p.stream));
                           dst.give_back();
                       });
     }

@@ -254,8 +254,14 @@ inline bool are_equal(const std::vector<size_t> &counts)
 class Parts
 {
   public:
-    Parts(const Tensors &ts, bool filled) : tensors_(ts), moved(ts[0]), counts(counts_of(ts, moved))
+    // With a type: numbers of that type, which are reduced, instead of bytes that are moved.
+    Parts(const Tensors &ts, bool filled, kolo_type_t type = KOLO_TYPE_COUNT)
+        : tensors_(ts), moved(ts[0]), counts(counts_of(ts, moved))
     {
+        if (type != KOLO_TYPE_COUNT) {
+            moved.type = type;
+            for (size_t i = 0; i < ts.size(); i++) counts[i] = ts[i].numel();
+        }
         if (in_place()) return;
         copy_ = filled ? flat(ts) : room(ts);
         base = copy_.data_ptr(), displs = displs_of(counts);

@@ -132,8 +132,8 @@ kolo_status_t kolo_all_gatherv(const void *src, void *dst, const size_t *counts,
     return kolo_call_submit(&call);
 }
 
-kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *counts, kolo_type_t type, kolo_op_t op,
-                                   kolo_comm_t comm, void *stream)
+kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *counts, const size_t *displs,
+                                   kolo_type_t type, kolo_op_t op, kolo_comm_t comm, void *stream)
 {
     kolo_call_t call = {.coll = KOLO_COLL_REDUCE_SCATTER,
                         .type = type,
@@ -141,18 +141,21 @@ kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *cou
                         .src = src,
                         .dst = dst,
                         .send_counts = counts,
+                        .send_displs = displs,
                         .comm = comm,
                         .stream = stream};
     uint64_t end, before = 0;
     KOLO_CALL_TRY(check_start(&call, counts != NULL, "reduce_scatterv"));
     KOLO_CALL_TRY(kolo_check_op(&call, "reduce_scatterv"));
-    KOLO_CALL_TRY(check(&call, counts, NULL, &end, &call.count, "reduce_scatterv"));
+    KOLO_CALL_TRY(check(&call, counts, displs, &end, &call.count, "reduce_scatterv"));
     take_table(&call, counts);
     size_t mine = counts[comm->rank];
-    for (int r = 0; r < comm->rank; r++) before += counts[r];
+    for (int r = 0; r < comm->rank && !displs; r++) before += counts[r];
+    if (displs) before = displs[comm->rank];
     KOLO_CALL_TRY(check_null(src, call.count, dst, mine, "reduce_scatterv"));
     call.in_place = (uintptr_t)dst == (uintptr_t)src + before * call.elem;
-    if (!call.in_place && overlap(src, end * call.elem, dst, mine * call.elem))
+    if (!call.in_place && overlap(src, end * call.elem, dst, mine * call.elem) &&
+        (!displs || overlaps_parts(dst, mine * call.elem, src, counts, displs, &call)))
         return kolo_call_refused(
             kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "reduce_scatterv: source and destination overlap"));
     if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, 0, mine * call.elem, "reduce_scatterv"));

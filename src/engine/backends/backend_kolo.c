@@ -42,7 +42,7 @@ static kolo_status_t run(void *comm, const kolo_move_t *m)
     case KOLO_WORK_REDUCE_SCATTER:
         if (device && is_even(ranks, m->counts, NULL))
             return kolo_reduce_scatter(m->in, m->out, m->counts[0], n->type, n->op, comm, m->stream);
-        return kolo_reduce_scatterv(m->in, m->out, m->counts, n->type, n->op, comm, m->stream);
+        return kolo_reduce_scatterv(m->in, m->out, m->counts, NULL, n->type, n->op, comm, m->stream);
     default:
         return kolo_fail(KOLO_ERR_INTERNAL, "engine: a %s moves no data", kolo_tensor_request_work_name(n->work));
     }
