@@ -323,7 +323,7 @@ kolo_status_t kolo_comm_user_rank(kolo_comm_t comm, int *rank);
 /* Sets the limit of one operation to timeout_ms (kolo_config_t.op_timeout_ms; 0: none) for this rank's operations
  * that begin from now on, those that are queued and have not begun included. Ranks may set different ones: each has
  * its own error. So a single call has a limit of its own when the limit is set before it, and set back behind it:
- * *before (may be NULL) is what it was. On the thread that calls operations. */
+ * *before (may be NULL) is what it was. On the thread that calls operations, once the communicator is ready. */
 kolo_status_t kolo_comm_set_op_timeout(kolo_comm_t comm, int timeout_ms, int *before);
 /* Returns the device of this rank's buffers in *device, -1 for the CPU. Any thread. */
 kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device);
