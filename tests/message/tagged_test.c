@@ -480,8 +480,8 @@ static void by_chance(proc_t *p)
 {
     int n = p->r.nranks, left = 0, index;
     uint32_t seed = (uint32_t)p->r.rank + 99;
-    kolo_request_t *sends = calloc((size_t)(n * STEPS), sizeof *sends);
-    uint8_t **out = calloc((size_t)(n * STEPS), sizeof *out), *in = malloc(200000);
+    kolo_request_t *sends = calloc((size_t)n * STEPS, sizeof *sends);
+    uint8_t **out = calloc((size_t)n * STEPS, sizeof *out), *in = malloc(200000);
     for (int i = 0; i < STEPS; i++)
         for (int to = 0; to < n; to++) {
             planned_t m = plan_of(p->r.rank, to, i);
