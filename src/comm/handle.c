@@ -73,7 +73,8 @@ static void say_exit(void)
             kolo_body_t *body =
                 atomic_load(&h->magic) == KOLO_COMM_MAGIC ? kolo_handle_visit(h, "comm_destroy") : NULL;
             if (!body) continue;
-            if (body->oob && atomic_load(&h->state) != KOLO_COMM_FINALIZED) {
+            int state = atomic_load(&h->state); /* while it starts, what it has may be taken back (0096) */
+            if (state == KOLO_COMM_READY || state == KOLO_COMM_CONNECTING || state == KOLO_COMM_FAILED) {
                 kolo_oob_give_reason(body->oob, "its process exited without kolo_comm_destroy()");
                 kolo_oob_give_notice(body->oob);
             }
@@ -210,7 +211,7 @@ kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s rank %d was finalized, or has left: no more operations",
                          comm->name, comm->rank);
     char text[KOLO_ERROR_TEXT_BYTES];
-    kolo_lost_tell(comm->body);
+    if (atomic_load(&comm->quiet)) kolo_lost_tell(comm->body);
     pthread_mutex_lock(&comm->error_lock);
     kolo_status_t status = comm->error;
     snprintf(text, sizeof text, "%s", comm->error_text);
