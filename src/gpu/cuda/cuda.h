@@ -66,8 +66,8 @@ typedef struct {
 void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda_limits_t *limits);
 
 /* resident: blocks that a rank may have on its GPU at the same time, since they wait for each other. */
-/* Lays out a region. shared: ranks share a GPU, where lines of 128 bytes do not come whole. */
-void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kolo_cuda_limits_t *limits,
+/* Lays out a region. torn: lines of 128 bytes may not come whole, since ranks share a GPU or have no NVLink. */
+void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool torn, const kolo_cuda_limits_t *limits,
                       kolo_cuda_layout_t *layout);
 
 /* Cuts the stages of the first two phases for `blocks` blocks, at most l->blocks: all of a long operation meet
@@ -105,6 +105,8 @@ typedef struct kolo_cuda_state {
     kolo_cuda_limits_t limits;
     kolo_cuda_layout_t layout;
     uint32_t start;        /* what counters begin at */
+    bool by_pci;           /* see kolo_exec_env_t */
+    bool counted;          /* as one of several ranks on its GPU (launch.c) */
     uint64_t region_bytes; /* of all of it: layout, and what plans need */
     uint32_t resident;     /* blocks that this rank may have on its GPU at the same time */
     kolo_cuda_plans_t *plans;
