@@ -152,16 +152,16 @@ def configured_main(library):
 def polls_main(library):
     """Two communicators fail, and the program asks both, by turns."""
     nccl = ctypes.CDLL(library)
-    pairs, now = [(ctypes.c_void_p * 2)() for _ in range(2)], ctypes.c_int()
+    pairs, now = [(ctypes.c_void_p * n)() for n in (2, 3)], ctypes.c_int()
     for pair in pairs:
-        assert nccl.ncclCommInitAll(pair, 2, None) == 0
+        assert nccl.ncclCommInitAll(pair, len(pair), None) == 0
     for pair in pairs:
-        assert nccl.ncclCommAbort(ctypes.c_void_p(pair[0])) == 0
+        assert nccl.ncclCommAbort(ctypes.c_void_p(pair[-2])) == 0
     failed = 0
     while failed < 100:
         seen = []
-        for pair in pairs:
-            assert nccl.ncclCommGetAsyncError(ctypes.c_void_p(pair[1]), ctypes.byref(now)) == 0
+        for pair in pairs:  # each has another text
+            assert nccl.ncclCommGetAsyncError(ctypes.c_void_p(pair[-1]), ctypes.byref(now)) == 0
             seen.append(now.value)
         failed += seen == [6, 6]
 
