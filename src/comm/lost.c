@@ -108,6 +108,33 @@ static bool go_quiet(kolo_body_t *body, int rank, const char *why)
     return true;
 }
 
+/* Ends what is under way: an operation that fails tells it (kolo_body_fail_as()), one that has all it needs does
+ * not. Kernels are not asked: what they leave behind when they are ended is nothing. */
+static bool end_call_quietly(kolo_body_t *body, int rank, const char *why)
+{
+    kolo_comm_t h = body->handle;
+    int ready = KOLO_COMM_READY;
+    if (atomic_load(&body->gpu.state)) return false;
+    keep_error(body, KOLO_STOP_LOST, rank, why);
+    atomic_store(&h->quiet, true);
+    if (atomic_compare_exchange_strong(&h->state, &ready, KOLO_COMM_FAILED)) {
+        end_operations(body, KOLO_STOP_LOST);
+        return true;
+    }
+    atomic_store(&h->quiet, false);
+    return false;
+}
+
+/* It leaves already, and waits for its kernels: whether they need that rank the watch will see. */
+static bool end_is_quiet(kolo_body_t *body, int rank, const char *why)
+{
+    kolo_comm_t h = body->handle;
+    if (!atomic_load(&body->gpu.state) || atomic_load(&h->state) != KOLO_COMM_FINALIZING) return false;
+    keep_error(body, KOLO_STOP_LOST, rank, why);
+    atomic_store(&h->quiet, true);
+    return true;
+}
+
 void kolo_lost_tell(kolo_body_t *body)
 {
     if (atomic_exchange(&body->handle->quiet, false)) end_operations(body, KOLO_STOP_LOST);
@@ -126,7 +153,10 @@ static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
     int ready = KOLO_COMM_READY;
     bool mild = kolo_comm_options.quiet && kind == KOLO_NEWS_LOST && kolo_news_gave_up(body->oob, rank);
     bool quiet = atomic_load(&h->quiet);
-    if (mild && (quiet || (atomic_load(&h->state) == KOLO_COMM_READY && go_quiet(body, rank, why)))) return;
+    if (mild && (quiet || end_is_quiet(body, rank, why))) return;
+    if (mild && atomic_load(&h->state) == KOLO_COMM_READY &&
+        (go_quiet(body, rank, why) || end_call_quietly(body, rank, why)))
+        return;
     if (quiet || atomic_load(&h->state) == KOLO_COMM_READY) {
         keep_error(body, stops[kind], rank, why);
         atomic_store(&h->quiet, false);

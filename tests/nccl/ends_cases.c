@@ -72,6 +72,52 @@ static void ranks_end_in_any_order_and_way(me_t *me)
         }
 }
 
+/* The sender is through and gone; the receiver's stream comes to the message later. */
+static void what_has_arrived_is_received_after_its_sender_has_gone(me_t *me)
+{
+    for (int ways = 0; ways < 6; ways++) {
+        ncclComm_t child = NULL;
+        float *a = floats(me, 10, (float)(7 + ways)), *b = floats(me, 10, 0);
+        OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
+        works(me, child, me->n);
+        meet(me);
+        if (me->rank == 0) {
+            OK(ncclSend(a, 10, ncclFloat32, 1, child, me->stream));
+            sync_stream(me);
+        } else if (me->rank == 1) {
+            delay_stream(me, 300);
+            OK(ncclRecv(b, 10, ncclFloat32, 0, child, me->stream));
+        }
+        meet(me);
+        if (me->rank != 1) end_by(ways % 3, child);
+        if (me->rank == 1 && ways < 3) { /* it waits in destroy, or for its stream */
+            OK(ncclCommDestroy(child));
+        } else if (me->rank == 1) {
+            IS(ncclSuccess, error_within(child, LOOK_S));
+            sync_stream(me);
+            IS(ncclSuccess, error_within(child, LOOK_S));
+            OK(ncclCommDestroy(child));
+        }
+        sync_stream(me);
+        if (me->rank == 1) EQ(at(me, b, 9), 7 + ways);
+        meet(me);
+    }
+    works(me, me->comm, me->n);
+}
+
+/* Nobody meets anybody: some abort while others leave. */
+static void ranks_end_at_once(me_t *me)
+{
+    const char *text = getenv("ENDS_AT_ONCE");
+    for (int i = 0, n = text ? atoi(text) : 25; i < n; i++) {
+        ncclComm_t child = NULL;
+        OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
+        works(me, child, me->n);
+        end_by((i / (me->rank * 2 + 1) + me->rank) % 3, child);
+    }
+    works(me, me->comm, me->n);
+}
+
 /* A process each: the rank's turn comes, it exits without a word; who is left then calls, or ends, too. */
 static void processes_exit_in_order(me_t *me, int number)
 {
@@ -115,6 +161,9 @@ ORDER(5)
 
 const case_t ends_cases[] = {
     {"ranks_end_in_any_order_and_way", ranks_end_in_any_order_and_way, EACH},
+    {"what_has_arrived_is_received_after_its_sender_has_gone",
+     what_has_arrived_is_received_after_its_sender_has_gone, EACH},
+    {"ranks_end_at_once", ranks_end_at_once, EACH},
     {"processes_exit_in_order_0", processes_exit_in_order_0, PROCESSES},
     {"processes_exit_in_order_1", processes_exit_in_order_1, PROCESSES},
     {"processes_exit_in_order_2", processes_exit_in_order_2, PROCESSES},

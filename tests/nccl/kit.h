@@ -36,6 +36,8 @@ void put(const me_t *me, float *p, int i, float value);
 /* Waits for what was put on the stream (in CPU mode it is done). */
 void sync_stream(const me_t *me);
 cudaStream_t new_stream(int device);
+/* What is put on the stream from now on comes so much later. Nothing in CPU mode. */
+void delay_stream(const me_t *me, int ms);
 /* The device is this thread's from now on; -1 in CPU mode. */
 void use_device(int device);
 int device_of(int rank);
