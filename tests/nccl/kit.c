@@ -291,8 +291,7 @@ static void run_case(const case_t *test)
         } else if ((pids[i] = fork()) == 0) {
             if (gpu) load_driver();
             run_rank(&starts[i]);
-            fflush(stdout);
-            _exit(0);
+            exit(0); /* as programs do */
         }
     }
     for (int i = 0; i < nranks; i++)
