@@ -155,8 +155,10 @@ static kolo_status_t fill_card(kolo_window_peers_t *window, kolo_body_t *body, v
     } else if (!buf && bytes) {
         KOLO_TRY(kolo_random(card->name, sizeof card->name));
         KOLO_TRY(kolo_window_memory_make("kolo-window", window->bytes, &window->fd, &window->base));
-        card->shared = 1;
-        if (body->nranks > 1) KOLO_TRY(kolo_fdpass_offer(card->name, body->ctx.key, &window->fd, 1, 0));
+        window->made = true;
+        card->shared = window->fd >= 0;
+        if (card->shared && body->nranks > 1)
+            KOLO_TRY(kolo_fdpass_offer(card->name, body->ctx.key, &window->fd, 1, 0));
     }
     card->address = (uint64_t)(uintptr_t)window->base;
     card->bytes = window->bytes;
