@@ -218,7 +218,9 @@ kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, uint6
     size_t n = (size_t)body->nranks;
     *agreed = false;
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
-    KOLO_TRY(kolo_windows_open(body));
+    kolo_status_t status = kolo_windows_open(body);
+    *agreed = status == KOLO_ERR_UNSUPPORTED; /* all have seen who reaches whom */
+    if (status != KOLO_OK) return status;
     kolo_windows_t *w = body->windows;
     kolo_window_peers_t *window = calloc(1, sizeof *window + n * sizeof window->peers[0]);
     window_card_t *cards = calloc(n, sizeof *cards);
@@ -228,7 +230,7 @@ kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, uint6
         return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a window of %zu ranks", n);
     }
     window->fd = -1;
-    kolo_status_t status = try_make(w, window, buf, bytes, cards, agreed);
+    status = try_make(w, window, buf, bytes, cards, agreed);
     kolo_fdpass_withdraw(cards[body->rank].name); /* if it was offered */
     free(cards);
     if (status != KOLO_OK) {
