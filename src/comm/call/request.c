@@ -214,26 +214,14 @@ static kolo_status_t ask(const kolo_call_t *call, const void *buf, kolo_pending_
 kolo_status_t kolo_isend(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
                          kolo_pending_t *request)
 {
-    kolo_call_t call = {.kind = KOLO_CALL_SEND,
-                        .coll = KOLO_COLL_P2P,
-                        .type = type,
-                        .root = (uint32_t)peer,
-                        .src = buf,
-                        .count = count,
-                        .comm = comm};
+    kolo_call_t call = kolo_p2p_call(KOLO_CALL_SEND, buf, count, type, peer, comm);
     return ask(&call, buf, request, "isend");
 }
 
 kolo_status_t kolo_irecv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
                          kolo_pending_t *request)
 {
-    kolo_call_t call = {.kind = KOLO_CALL_RECV,
-                        .coll = KOLO_COLL_P2P,
-                        .type = type,
-                        .root = (uint32_t)peer,
-                        .dst = buf,
-                        .count = count,
-                        .comm = comm};
+    kolo_call_t call = kolo_p2p_call(KOLO_CALL_RECV, buf, count, type, peer, comm);
     return ask(&call, buf, request, "irecv");
 }
 
