@@ -106,7 +106,8 @@ static kolo_status_t check_overlap(const kolo_call_t *call, uint64_t src_bytes, 
         what, call->comm->name, call->comm->rank, a, a + src_bytes, b, b + dst_bytes, in_place_form(call->coll));
 }
 
-/* src_parts, dst_parts: how many times `count` each buffer holds; 0: not used on this rank. in_place: that form. */
+/* Checks a collective and submits it. src_parts, dst_parts: how many times `count` each buffer holds; 0: not used
+ * on this rank. in_place: that form. */
 static kolo_status_t submit(kolo_call_t *call, unsigned src_parts, unsigned dst_parts, bool in_place,
                             const char *what)
 {

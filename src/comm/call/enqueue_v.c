@@ -60,7 +60,7 @@ static kolo_status_t check_apart(const kolo_call_t *call, const size_t *counts, 
     return status;
 }
 
-/* A number for the lengths, which all ranks have to give alike; never 0. */
+/* Takes a number for the lengths, which all ranks have to give alike; never 0. */
 static void take_table(kolo_call_t *call, const size_t *counts)
 {
     uint64_t hash = 1;
@@ -68,7 +68,7 @@ static void take_table(kolo_call_t *call, const size_t *counts)
     call->table = (uint32_t)kolo_board_mixed(hash) | UINT32_C(1) << 31;
 }
 
-/* A rank without elements of its own may pass NULL for them. */
+/* Refuses NULL, but for a rank without elements of its own. */
 static kolo_status_t check_null(const void *src, uint64_t src_count, const void *dst, uint64_t dst_count,
                                 const char *what)
 {
