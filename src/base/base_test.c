@@ -309,8 +309,8 @@ static double awake_ms(bool outlasts, bool quiet)
 static void a_wait_for_ranks_with_cores_of_their_own_outlasts_a_gap(void **state)
 {
     (void)state;
-    assert_true(awake_ms(true, false) >= 20 || kolo_core_is_crowded()); /* not of their own, then */
-    assert_true(awake_ms(true, true) >= 20 || kolo_core_is_crowded());
+    assert_true(awake_ms(true, false) >= 20 || kolo_yield_is_crowded()); /* not of their own, then */
+    assert_true(awake_ms(true, true) >= 20 || kolo_yield_is_crowded());
 }
 
 static void what_arrives_while_a_quiet_sleeper_settles_is_seen(void **state)

@@ -106,6 +106,8 @@ kolo_status_t kolo_device_prepare(kolo_device_work_t *work);
 kolo_status_t kolo_device_check(const kolo_device_work_t *work);
 kolo_status_t kolo_device_queue(const kolo_device_work_t *work);
 void kolo_device_work_end(kolo_device_work_t *work);
+/* Notes that this rank takes no part in these calls, for the others: they would wait for it. */
+void kolo_device_refuse(const kolo_device_work_t *work);
 
 /* ---- queued.c ---- */
 /* Queues a call on its stream. */

@@ -106,17 +106,38 @@ static kolo_status_t check_overlap(const kolo_call_t *call, uint64_t src_bytes, 
         what, call->comm->name, call->comm->rank, a, a + src_bytes, b, b + dst_bytes, in_place_form(call->coll));
 }
 
-/* Checks a collective and submits it. src_parts, dst_parts: how many times `count` each buffer holds; 0: not used
- * on this rank. in_place: that form. */
+/* Notes a refused call on the board: others may have made the same, and wait. */
+static kolo_status_t refuse(kolo_call_t *call, kolo_status_t status)
+{
+    kolo_body_t *body = call->comm->on_device ? kolo_handle_visit(call->comm, "a call") : NULL;
+    if (!body) return status;
+    if (atomic_load(&call->comm->state) == KOLO_COMM_READY)
+        kolo_device_refuse(&(kolo_device_work_t){.body = body, .calls = call, .count = 1});
+    kolo_handle_leave(call->comm);
+    return status;
+}
+
+/* Checks the buffers. src_parts, dst_parts: how many times `count` each holds; 0: not used on this rank. in_place:
+ * that form. */
+static kolo_status_t check_buffers(const kolo_call_t *call, unsigned src_parts, unsigned dst_parts, bool in_place,
+                                   const char *what)
+{
+    uint64_t bytes = call->count * call->elem;
+    bool on_device = call->comm->on_device;
+    if (src_parts) KOLO_TRY(kolo_check_buffer(call->src, bytes, on_device, "the source", what));
+    if (dst_parts) KOLO_TRY(kolo_check_buffer(call->dst, bytes, on_device, "the destination", what));
+    if (!src_parts || !dst_parts) return KOLO_OK;
+    return check_overlap(call, bytes * src_parts, bytes * dst_parts, in_place, what);
+}
+
+/* Checks a collective and submits it. */
 static kolo_status_t submit(kolo_call_t *call, unsigned src_parts, unsigned dst_parts, bool in_place,
                             const char *what)
 {
     uint64_t bytes = call->count * call->elem;
     bool on_device = call->comm->on_device;
-    if (src_parts) KOLO_CALL_TRY(kolo_check_buffer(call->src, bytes, on_device, "the source", what));
-    if (dst_parts) KOLO_CALL_TRY(kolo_check_buffer(call->dst, bytes, on_device, "the destination", what));
-    if (src_parts && dst_parts)
-        KOLO_CALL_TRY(check_overlap(call, bytes * src_parts, bytes * dst_parts, in_place, what));
+    kolo_status_t status = check_buffers(call, src_parts, dst_parts, in_place, what);
+    if (KOLO_UNLIKELY(status != KOLO_OK)) return kolo_call_refused(refuse(call, status));
     if (kolo_deep() && !on_device) KOLO_CALL_TRY(kolo_deep_check(call, bytes * src_parts, bytes * dst_parts, what));
     call->in_place = in_place && bytes;
     return kolo_call_submit(call);
@@ -243,7 +264,8 @@ kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char
 
 static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, const char *what)
 {
-    KOLO_CALL_TRY(kolo_p2p_check_call(call, buf, what));
+    kolo_status_t status = kolo_p2p_check_call(call, buf, what);
+    if (KOLO_UNLIKELY(status != KOLO_OK)) return kolo_call_refused(refuse(call, status));
     if ((int)call->root == call->comm->rank && !kolo_group_open() && !call->comm->aside)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: rank %u to itself needs a group with both calls in it", what,
                          call->root);

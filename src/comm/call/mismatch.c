@@ -25,11 +25,30 @@
 #define ROOTS_TOLD_APART 8191                  /* by a signature */
 #define PAIRS            (KOLO_BOARD_NONE - 1) /* in the place of an operation that is long in coming */
 
+/* Tells that one rank has refused the call that another one has made. */
+static bool tell_refused(const kolo_difference_t *d, char *buf, size_t bytes)
+{
+    uint64_t refused = kolo_signature_of_call(KOLO_CALL_WORD_REFUSED);
+    bool first = d->word == refused;
+    uint64_t word = first ? d->other_word : d->word;
+    char words[160], operation[200] = "";
+    if (!first && d->other_word != refused) return false;
+    kolo_signature_print(word, words, sizeof words);
+    if (kolo_signature_fields(word).coll != KOLO_COLL_P2P)
+        snprintf(operation, sizeof operation, "operation %" PRIu64 ", ", kolo_board_shown(d->number));
+    snprintf(buf, bytes,
+             "rank %d is in %s%s, which rank %d has refused: nobody can go on, and what kolo_get_last_error() said "
+             "there is the reason",
+             first ? d->other : d->rank, operation, words, first ? d->rank : d->other);
+    return true;
+}
+
 static void tell(const kolo_difference_t *d, char *buf, size_t bytes)
 {
     static const char rule[] = "all ranks must make the same calls in the same order";
     char words[160], others[160];
     uint64_t number = kolo_board_shown(d->number), other_number = kolo_board_shown(d->other_number);
+    if (tell_refused(d, buf, bytes)) return;
     kolo_signature_print(d->word, words, sizeof words);
     kolo_signature_print(d->other_word, others, sizeof others);
     if (d->word == 0 && d->other_word == 0)

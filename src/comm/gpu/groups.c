@@ -180,6 +180,14 @@ static kolo_status_t check(lot_t *g)
     return g->nplaces > 1 ? check_captures(g) : KOLO_OK;
 }
 
+/* Checks a group; one that is refused is refused as a whole. */
+static kolo_status_t check_all(lot_t *g)
+{
+    kolo_status_t status = check(g);
+    for (size_t k = 0; k < g->nshares && status != KOLO_OK; k++) kolo_device_refuse(&g->shares[k].work);
+    return status;
+}
+
 /* Queues all shares. What fails now, fails its communicator: others wait for what is queued already, or is not. */
 static void queue(lot_t *g)
 {
@@ -208,7 +216,7 @@ kolo_status_t kolo_device_submit_group(kolo_call_t *calls, size_t count)
         hand_out(&g, calls);
         take_turns(&g);
         if (g.nshares > 1 && g.first == KOLO_OK) qsort(g.shares, g.nshares, sizeof *g.shares, by_communicator);
-        if (g.first == KOLO_OK) note(&g, check(&g));
+        if (g.first == KOLO_OK) note(&g, check_all(&g));
         if (g.first == KOLO_OK) queue(&g);
     } else {
         note(&g, kolo_fail(KOLO_ERR_NO_MEMORY, "group_end: out of memory for %zu calls", count));

@@ -205,6 +205,26 @@ void kolo_device_work_end(kolo_device_work_t *w)
     w->list = NULL;
 }
 
+/* Notes calls that are refused: whoever waits for one of them asks (mismatch.c). Where the host runs the operations
+ * it is not known which number this one would have had. */
+void kolo_device_refuse(const kolo_device_work_t *w)
+{
+    kolo_body_t *body = w->body;
+    bool noted = body->gpu.exec->by_host;
+    for (size_t i = 0; i < w->count; i++) {
+        const kolo_call_t *call = &w->calls[i];
+        if (call->window) continue;
+        if (call->kind == KOLO_CALL_COLL) {
+            if (!noted) kolo_board_refuse(&body->track.board, next_number(body), kolo_mismatch_word(call));
+            noted = true;
+        } else if (body->track.pairs && call->count && (int)call->root != body->rank &&
+                   (int)call->root < body->nranks) {
+            kolo_board_refuse_message(&body->track.pairs[call->root],
+                                      call->kind == KOLO_CALL_SEND ? KOLO_BOARD_SEND : KOLO_BOARD_RECV);
+        }
+    }
+}
+
 /* Takes a turn for a call. Bad arguments leave the communicator as it was. */
 kolo_status_t kolo_device_submit(kolo_call_t *call)
 {
@@ -217,6 +237,7 @@ kolo_status_t kolo_device_submit(kolo_call_t *call)
         status = kolo_device_prepare(&w);
         if (status == KOLO_OK) status = kolo_device_queue(&w); /* which looks at all that it has first */
         kolo_device_work_end(&w);
+        if (status != KOLO_OK && status != KOLO_ERR_SYSTEM) kolo_device_refuse(&w);
         if (status == KOLO_ERR_SYSTEM) status = kolo_body_fail_operation(comm->body, status, call, 1);
     } else if (comm->error_is_news) {
         kolo_lost_refused(comm->body, call, 1);

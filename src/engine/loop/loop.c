@@ -217,7 +217,7 @@ static _Thread_local bool is_loop;
 
 /* Notes it in the records of all sets, for the loop does nothing else meanwhile. Other threads that call functions
  * of the user hold nobody up. */
-void kolo_loop_calls(void *engine, bool begins)
+void kolo_engine_loop_calls(void *engine, bool begins)
 {
     const struct kolo_tensor_engine *e = engine;
     if (!is_loop) return;
