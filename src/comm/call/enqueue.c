@@ -106,7 +106,7 @@ static kolo_status_t check_overlap(const kolo_call_t *call, uint64_t src_bytes, 
         what, call->comm->name, call->comm->rank, a, a + src_bytes, b, b + dst_bytes, in_place_form(call->coll));
 }
 
-/* Notes a refused call on the board: others may have made the same, and wait. */
+/* Notes a refused call of a communicator on the board: others may have made the same, and wait. */
 static kolo_status_t refuse(kolo_call_t *call, kolo_status_t status)
 {
     kolo_body_t *body = call->comm->on_device ? kolo_handle_visit(call->comm, "a call") : NULL;
@@ -249,22 +249,30 @@ kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream)
     return kolo_call_submit(&call);
 }
 
-kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char *what)
+/* Checks what a message has beyond other calls: its peer and its buffer. */
+static kolo_status_t check_message(kolo_call_t *call, const void *buf, const char *what)
 {
     int peer = (int)call->root;
-    KOLO_CALL_TRY(kolo_check_call(call, what));
     if (peer < 0 || peer >= call->comm->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: peer %d is out of range, the communicator has %d ranks",
                          what, peer, call->comm->nranks);
     uint64_t bytes = call->count * call->elem;
-    KOLO_CALL_TRY(kolo_check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
+    KOLO_TRY(kolo_check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
     if (kolo_deep() && !call->comm->on_device) return kolo_deep_check(call, bytes, bytes, what);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char *what)
+{
+    KOLO_CALL_TRY(kolo_check_call(call, what));
+    KOLO_CALL_TRY(check_message(call, buf, what));
     return KOLO_OK;
 }
 
 static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, const char *what)
 {
-    kolo_status_t status = kolo_p2p_check_call(call, buf, what);
+    KOLO_CALL_TRY(kolo_check_call(call, what)); /* before: it may have no communicator */
+    kolo_status_t status = check_message(call, buf, what);
     if (KOLO_UNLIKELY(status != KOLO_OK)) return kolo_call_refused(refuse(call, status));
     if ((int)call->root == call->comm->rank && !kolo_group_open() && !call->comm->aside)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: rank %u to itself needs a group with both calls in it", what,
