@@ -22,7 +22,7 @@ static kolo_status_t look(void *arg)
     return kolo_engine_status(e);
 }
 
-/* What was begun, to its end; `failed`: it could not be begun. */
+/* Polls what was begun to its end; `failed`: it could not be begun. */
 static kolo_status_t end(kolo_mpi_t *m, int failed, char *why)
 {
     int64_t limit_ms = m->set->engine->config.stall_limit_ms;
@@ -86,7 +86,7 @@ kolo_status_t kolo_mpi_broadcast(kolo_mpi_t *m, void *data, size_t count, kolo_t
                       (kolo_mpi_work_t){.what = KOLO_MPI_BROADCAST, .out = data, .type = (int)type, .peer = root});
 }
 
-/* Do counts, and where their parts end, fit MPI? Then as its tables say. */
+/* Tells whether counts, and where their parts end, fit MPI; then they are as its tables say. */
 static bool fits(const size_t *counts, const size_t *displs, int size, int *narrow, int *narrow_displs)
 {
     for (int r = 0; r < size; r++) {
@@ -98,7 +98,7 @@ static bool fits(const size_t *counts, const size_t *displs, int size, int *narr
     return true;
 }
 
-/* Too long a gather is a broadcast from each rank. The counts are the same on all ranks. */
+/* Gathers; one that is too long is a broadcast from each rank. The counts are the same on all ranks. */
 kolo_status_t kolo_mpi_all_gather(kolo_mpi_t *m, const void *in, void *out, const size_t *counts,
                                   const size_t *displs, kolo_type_t type)
 {
@@ -119,7 +119,7 @@ kolo_status_t kolo_mpi_all_gather(kolo_mpi_t *m, const void *in, void *out, cons
     return KOLO_OK;
 }
 
-/* Too long a reduce_scatter is a reduction to each rank. */
+/* Reduces and scatters; one that is too long is a reduction to each rank. */
 static kolo_status_t reduce_scatter(kolo_mpi_t *m, const kolo_move_t *v)
 {
     kolo_type_t type = v->need.type;
@@ -176,7 +176,7 @@ static kolo_status_t exchange(kolo_mpi_t *m, swap_t s)
     return KOLO_OK;
 }
 
-/* total: elements of all ranks together, by which all decide alike. */
+/* Exchanges parts. total: elements of all ranks together, by which all decide alike. */
 static kolo_status_t all_to_all(kolo_mpi_t *m, const kolo_move_t *v, size_t total)
 {
     kolo_type_t type = v->need.type;

@@ -43,8 +43,8 @@ static bool is_there(int which)
     return path_of(which, path, sizeof path) == KOLO_OK && access(path, R_OK) == 0;
 }
 
-/* The one that the program has loaded itself, or the only one that there is a module for. Two MPIs in one process
- * would take each other's symbols. */
+/* Chooses the one that the program has loaded itself, or the only one that there is a module for. Two MPIs in one
+ * process would take each other's symbols. */
 static kolo_status_t choose(int *which)
 {
     int loaded = dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world") ? OPENMPI
@@ -131,7 +131,7 @@ static kolo_status_t find_ranks(struct kolo_tensor_engine *e)
     return status == KOLO_OK ? check_ranks(e) : kolo_fail(status, "%s", text);
 }
 
-/* Who has not opened does not close, so what fails leaves nothing. */
+/* Leaves nothing where it fails: who has not opened does not close. */
 kolo_status_t kolo_mpi_open(struct kolo_tensor_engine *e)
 {
     kolo_status_t status = find_ranks(e);
@@ -177,7 +177,7 @@ static kolo_status_t wrap(kolo_set_t *s, kolo_mpi_comm_t *comm, int rank, kolo_m
     return KOLO_OK;
 }
 
-/* members NULL: all of the set. */
+/* Makes a communicator of some ranks; members NULL: all of the set. */
 kolo_status_t kolo_mpi_meet_some(kolo_set_t *s, const int *members, int count, int rank, int purpose,
                                  kolo_mpi_t **mpi)
 {
