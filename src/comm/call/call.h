@@ -141,6 +141,17 @@ bool kolo_group_open(void);
 void kolo_group_when_over(void (*over)(kolo_status_t status, const char *why));
 bool kolo_group_has_calls(void);
 kolo_status_t kolo_group_add(kolo_call_t *call);
+
+/* ---- batch.c: running what was collected ---- */
+typedef struct kolo_batch kolo_batch_t;
+/* Makes a batch of a group's calls, which own what they point at from then on; each has the index of its
+ * communicator. NULL with a message: no memory, and they are still the caller's. */
+kolo_batch_t *kolo_group_batch(const kolo_call_t *calls, size_t count, const kolo_comm_t *comms, size_t ncomms);
+/* Runs it, and gives it back. KOLO_IN_PROGRESS: a part of it goes on in the background. */
+kolo_status_t kolo_group_run(kolo_batch_t *batch);
+/* Frees what this thread keeps for its next group. */
+void kolo_group_forget(void);
+
 /* ---- group_life.c ---- */
 /* MAKES: its making has begun in the background. ENDS, DESTROYS: at the end of the group. */
 typedef enum { KOLO_GROUP_MAKES, KOLO_GROUP_ENDS, KOLO_GROUP_DESTROYS } kolo_group_life_t;
