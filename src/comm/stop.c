@@ -4,6 +4,7 @@
  * end. It lies below calls, life and devices, for all of them come here, and so do the news of a loss.
  */
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "comm/window/window.h"
 
 #include <stdio.h>
@@ -161,6 +162,7 @@ void kolo_device_cancel(kolo_body_t *body)
 {
     void *state = atomic_load(&body->gpu.state);
     if (!state) return;
+    if (body->levels.owner) KOLO_FAIL_POINT("comm.device.cancel_part");
     atomic_store(&body->gpu.cancelled, 1);
     kolo_device_levels_stop(body);
     body->gpu.exec->cancel(state);

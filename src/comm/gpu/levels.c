@@ -187,6 +187,7 @@ void kolo_device_levels_look_away(kolo_body_t *body)
 {
     kolo_body_t *inside = body->levels.inside;
     if (!inside) return;
+    kolo_news_set_handler(inside->oob, NULL, NULL); /* its news would end kernels of what is closed next */
     kolo_device_watch_alone(inside);
     kolo_device_watch_stop(inside);
     atomic_store(&inside->gpu.state, NULL); /* which the hierarchical executor closes */

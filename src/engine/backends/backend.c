@@ -4,6 +4,7 @@
  */
 #include "engine/backends/backend.h"
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "comm/comm.h"
 
@@ -236,6 +237,7 @@ kolo_status_t kolo_backends_status(const kolo_set_t *s)
 int kolo_backend_choose(const kolo_set_t *s, const kolo_need_t *need)
 {
     const kolo_backends_t *b = s->engine->backends;
+    KOLO_FAIL_POINT("engine.backend.choose");
     for (int i = 0; i < b->norder[need->work]; i++) {
         const kolo_backend_choice_t *choice = &b->order[need->work][i];
         if (choice->on && known[choice->number]->takes(s, need)) return choice->number;

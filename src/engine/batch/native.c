@@ -67,11 +67,8 @@ kolo_status_t kolo_native_renew(kolo_set_t *s)
     if (!gpu) return KOLO_OK;
     (void)kolo_comm_revoke(gpu); /* the news may not have come yet */
     KOLO_TRY(await_flights(s));
-    if (atomic_exchange(&s->gpu_ended, true)) return kolo_fail(KOLO_ERR_ABORTED, "engine: aborted");
-    kolo_comm_abort(gpu);
-    atomic_store(&s->gpu, NULL);
+    kolo_set_leave_gpu(s, true);
     s->gpu_asked = false;
-    atomic_store(&s->gpu_ended, false);
     kolo_info("engine", "the communicator of GPUs is made anew: an operation failed");
     return KOLO_OK;
 }

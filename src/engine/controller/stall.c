@@ -11,6 +11,7 @@
  *
  * Rows that lack the same ranks are reported in one line: if a rank hangs, all tensors of a step wait for it.
  */
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "diag/verdict.h"
 #include "engine/engine.h"
@@ -158,6 +159,7 @@ static void say_where(const kolo_controller_t *c, const int *ranks, const kolo_r
     int r = 0;
     while (r < c->nranks && !kolo_row_lacks(c, row, r)) r++;
     if (!c->stall.peers || r == c->nranks) return;
+    KOLO_FAIL_POINT("engine.stall.words");
     snprintf(buf, bytes, "; rank %d is process %d on host %.31s (kolo-top --dump there shows what it is in)",
              ranks[r], (int)c->stall.peers[r].pid, c->stall.peers[r].host_name);
 }
