@@ -92,19 +92,37 @@ static bool is_idle(kolo_comm_t h)
     return atomic_load(&h->done) == atomic_load(&h->tickets) && !atomic_load(&h->in_background);
 }
 
+/* Tells whether a loss would be asked about: a wait on the host asks while it lasts, and tells it then, as the
+ * watch does of kernels. A call that is about to start one would not, and a stream that waits for a signal is seen
+ * by nobody. */
+static bool is_asked_about(kolo_body_t *body)
+{
+    return !atomic_load(&body->gpu.state) || (is_idle(body->handle) && !atomic_load(&body->windows));
+}
+
 /* Keeps a loss from being shown. False: what has begun meanwhile would not be told. */
 static bool go_quiet(kolo_body_t *body, int rank, const char *why)
 {
     kolo_comm_t h = body->handle;
     int ready = KOLO_COMM_READY;
-    if (!is_idle(h)) return false;
+    if (!is_asked_about(body)) return false;
     keep_error(body, KOLO_STOP_LOST, rank, why);
     atomic_store(&h->quiet, true);
-    if (!atomic_compare_exchange_strong(&h->state, &ready, KOLO_COMM_FAILED) || !is_idle(h)) {
+    if (!atomic_compare_exchange_strong(&h->state, &ready, KOLO_COMM_FAILED) || !is_asked_about(body)) {
         atomic_store(&h->quiet, false);
         return false;
     }
     kolo_info("comm", "%s rank %d: %s; no error until it is needed", body->name, body->rank, why);
+    return true;
+}
+
+/* It leaves already, and waits for its kernels: whether they need that rank the watch will see. */
+static bool end_is_quiet(kolo_body_t *body, int rank, const char *why)
+{
+    kolo_comm_t h = body->handle;
+    if (!atomic_load(&body->gpu.state) || atomic_load(&h->state) != KOLO_COMM_FINALIZING) return false;
+    keep_error(body, KOLO_STOP_LOST, rank, why);
+    atomic_store(&h->quiet, true);
     return true;
 }
 
@@ -126,7 +144,8 @@ static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
     int ready = KOLO_COMM_READY;
     bool mild = kolo_comm_options.quiet && kind == KOLO_NEWS_LOST && kolo_news_gave_up(body->oob, rank);
     bool quiet = atomic_load(&h->quiet);
-    if (mild && (quiet || (atomic_load(&h->state) == KOLO_COMM_READY && go_quiet(body, rank, why)))) return;
+    if (mild && (quiet || end_is_quiet(body, rank, why))) return;
+    if (mild && atomic_load(&h->state) == KOLO_COMM_READY && go_quiet(body, rank, why)) return;
     if (quiet || atomic_load(&h->state) == KOLO_COMM_READY) {
         keep_error(body, stops[kind], rank, why);
         atomic_store(&h->quiet, false);
@@ -194,6 +213,7 @@ static void add_own(kolo_body_t *body, const kolo_call_t *call)
 kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls,
                                        size_t count)
 {
+    kolo_lost_tell(body); /* whoever has gone quietly is the first cause */
     uint32_t stop = atomic_load(&body->stop.reason);
     bool news = stop > KOLO_STOP_ABORT && !atomic_load(&body->stop.abort);
     if (status == KOLO_ERR_REMOTE || (status == KOLO_ERR_ABORTED && news)) {

@@ -90,6 +90,7 @@ kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const c
         kolo_comm_failure_note(status, text);
     }
     pthread_mutex_unlock(&h->error_lock);
+    atomic_store(&h->quiet, false); /* what the program now hears is no longer kept from it */
     /* while init runs only init ends STARTING, so that nothing is freed that it still uses */
     if (atomic_load(&h->state) != KOLO_COMM_STARTING)
         atomic_store(&h->state, atomic_load(&body->stop.abort) ? KOLO_COMM_ABORTED : KOLO_COMM_FAILED);

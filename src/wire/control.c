@@ -6,7 +6,6 @@
 #include "wire/control.h"
 #include "base/failpoint.h"
 #include "base/file/fds.h"
-#include "base/file/limit.h"
 #include "base/log.h"
 #include "share/fdpass.h"
 #include "share/memfd.h"
@@ -50,7 +49,7 @@ static void control_name(uint64_t job, int rank, uint8_t name[KOLO_FDPASS_NAME_B
  * wire/memfd.c keeps it off the cards. */
 static kolo_status_t make_page(kolo_wire_ctx_t *ctx, kolo_control_t *control)
 {
-    const bool alone = !kolo_file_fits(PAGE_BYTES);
+    const bool alone = !kolo_memfd_may(PAGE_BYTES);
     if (!alone) KOLO_TRY(kolo_memfd_make("kolo-control", PAGE_BYTES, &control->fd));
     void *base = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, alone ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED,
                       control->fd, 0);

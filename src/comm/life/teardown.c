@@ -211,13 +211,14 @@ static void *leave_in_background(void *arg)
 static kolo_status_t visit_end(kolo_body_t *body, bool meet, bool here)
 {
     kolo_comm_t h = body->handle;
-    int state = atomic_load(&h->state);
+    int state = KOLO_COMM_READY;
     /* what was queued before still runs; only this thread draws tickets */
-    if (!meet && state == KOLO_COMM_FAILED && atomic_load(&h->quiet)) return kolo_device_drain(body);
-    if (state == KOLO_COMM_READY) atomic_store(&h->last_ticket, atomic_load(&h->tickets));
-    if (state != KOLO_COMM_READY || !atomic_compare_exchange_strong(&h->state, &state, KOLO_COMM_FINALIZING))
+    if (atomic_load(&h->state) == state) atomic_store(&h->last_ticket, atomic_load(&h->tickets));
+    if (!atomic_compare_exchange_strong(&h->state, &state, KOLO_COMM_FINALIZING)) {
+        if (!meet && state == KOLO_COMM_FAILED && atomic_load(&h->quiet)) return kolo_device_drain(body);
         return kolo_fail_prefix(kolo_handle_refuse(h, state),
                                 "%s: ", meet ? kolo_plan_call_name(body->life.ends_as) : "comm_leave");
+    }
     if (here) return meet ? finalize(body) : leave(body);
     kolo_status_t status = kolo_body_background(body, meet ? finalize_in_background : leave_in_background, body);
     return status == KOLO_OK ? KOLO_IN_PROGRESS : kolo_body_fail(body, status);

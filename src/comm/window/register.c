@@ -155,8 +155,10 @@ static kolo_status_t fill_card(kolo_window_peers_t *window, kolo_body_t *body, v
     } else if (!buf && bytes) {
         KOLO_TRY(kolo_random(card->name, sizeof card->name));
         KOLO_TRY(kolo_window_memory_make("kolo-window", window->bytes, &window->fd, &window->base));
-        card->shared = 1;
-        if (body->nranks > 1) KOLO_TRY(kolo_fdpass_offer(card->name, body->ctx.key, &window->fd, 1, 0));
+        window->made = true;
+        card->shared = window->fd >= 0;
+        if (card->shared && body->nranks > 1)
+            KOLO_TRY(kolo_fdpass_offer(card->name, body->ctx.key, &window->fd, 1, 0));
     }
     card->address = (uint64_t)(uintptr_t)window->base;
     card->bytes = window->bytes;
@@ -216,7 +218,9 @@ kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, uint6
     size_t n = (size_t)body->nranks;
     *agreed = false;
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
-    KOLO_TRY(kolo_windows_open(body));
+    kolo_status_t status = kolo_windows_open(body);
+    *agreed = status == KOLO_ERR_UNSUPPORTED; /* all have seen who reaches whom */
+    if (status != KOLO_OK) return status;
     kolo_windows_t *w = body->windows;
     kolo_window_peers_t *window = calloc(1, sizeof *window + n * sizeof window->peers[0]);
     window_card_t *cards = calloc(n, sizeof *cards);
@@ -226,7 +230,7 @@ kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, uint6
         return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a window of %zu ranks", n);
     }
     window->fd = -1;
-    kolo_status_t status = try_make(w, window, buf, bytes, cards, agreed);
+    status = try_make(w, window, buf, bytes, cards, agreed);
     kolo_fdpass_withdraw(cards[body->rank].name); /* if it was offered */
     free(cards);
     if (status != KOLO_OK) {

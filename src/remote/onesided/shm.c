@@ -6,7 +6,6 @@
  * the peer's process is written by process_vm_writev(), where the kernel permits it (decision 0023).
  */
 #include "base/file/fds.h"
-#include "base/file/limit.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "remote/onesided/internal.h"
@@ -104,7 +103,7 @@ static kolo_status_t make_segment(kolo_onesided_t *end, shm_t *shm, kolo_oneside
 
 static kolo_status_t offer(kolo_onesided_t *end, kolo_onesided_card_t *card)
 {
-    if (end->domain->page_fd < 0 || !kolo_file_fits((uint64_t)kolo_onesided_param_arena + ROOM_BYTES))
+    if (end->domain->page_fd < 0 || !kolo_memfd_may((uint64_t)kolo_onesided_param_arena + ROOM_BYTES))
         return KOLO_ERR_UNSUPPORTED;
     shm_t *shm = calloc(1, sizeof *shm);
     if (shm == NULL)
