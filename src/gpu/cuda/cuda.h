@@ -3,7 +3,8 @@
  * The executor of GPU communicators, for its own files. limits.c: what goes which way; layout.c: the region;
  * kernels.c: modules and functions; choose.c: which family, which grid; expose.c: which buffers others reach;
  * memory.c: which buffers are good; launch.c: the operations of exec.h; messages.c: groups of sends and receives;
- * moves.c: puts and signals; waits.c: what kernels wait for; plan/: plans by a kernel that interprets them.
+ * moves.c: puts and signals; settle.c: memory after an abort; waits.c: what kernels wait for; plan/: plans by a
+ * kernel that interprets them.
  */
 #ifndef KOLO_GPU_CUDA_CUDA_H
 #define KOLO_GPU_CUDA_CUDA_H
@@ -183,5 +184,8 @@ void kolo_cuda_awaited(void *state, char *buf, size_t bytes);
 /* Queues sends and receives, which have been checked, side by side (messages.c). */
 kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n);
 void kolo_cuda_tables_free(kolo_cuda_state_t *s);
+/* Behind an abort, when kernels here have ended: when it returns, peers do not store into this rank's buffers any
+ * more. Waits a tenth of a second at most (settle.c). */
+void kolo_cuda_settle(kolo_cuda_state_t *s);
 
 #endif

@@ -119,6 +119,7 @@ static void close_state(void *state)
     if (!s) return;
     if (s->counted) atomic_fetch_sub(&opened[s->device->ordinal], 1);
     if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
+        if (s->mailbox && __atomic_load_n(&s->mailbox->abort, __ATOMIC_ACQUIRE)) kolo_cuda_settle(s);
         kolo_cuda_order_close(&s->order);
         if (s->mark) s->api->event_destroy(s->mark);
         close_regions(s);

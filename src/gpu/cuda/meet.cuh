@@ -8,14 +8,6 @@
 
 #include "gpu/cuda/staged.cuh"
 
-/* What the kernel of one rank tells that of another; one for each pair and block. */
-typedef struct {
-    uint64_t src, dst;
-    uint64_t word; /* of the operation: those of others never meet */
-    uint32_t reachable, pad;
-    uint32_t begin, given, summed, end; /* flags: numbers of operations */
-} kolo_meeting_t;
-
 /* head: so many bytes are before the first multiple of 16 in all buffers; src and dst are behind them. */
 typedef struct {
     uint64_t src[KOLO_CUDA_RANKS], dst[KOLO_CUDA_RANKS];

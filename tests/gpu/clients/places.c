@@ -29,9 +29,11 @@ static bool left_alone(kit_team_t *t, int round)
            kit_sync(r, r->streams[0]); /* others have mapped it */
     memset(r->image + dst, 0x5a, bytes);
     if (!kit_meet(t)) return false;
-    for (int i = 0; i < 20 && good; i++)
-        good = KIT_OK(
-            kolo_all_reduce(r->buffer, r->buffer + dst, bytes / 4, KOLO_INT32, KOLO_SUM, r->comm, r->streams[0]));
+    for (int i = 0; i < 20 && good; i++) {
+        kolo_status_t status =
+            kolo_all_reduce(r->buffer, r->buffer + dst, bytes / 4, KOLO_INT32, KOLO_SUM, r->comm, r->streams[0]);
+        good = status == KOLO_OK || (r->rank && status == KOLO_ERR_REMOTE) || KIT_OK(status); /* it was told */
+    }
     if (r->rank == 0) {
         for (int i = 0; i < round; i++) sched_yield();
         good = KIT_OK(kolo_comm_abort(r->comm)) && good;
@@ -47,6 +49,43 @@ static bool left_alone(kit_team_t *t, int round)
     good = kit_sync(r, r->streams[0]) && good;
     r->comm = first;
     return kit_case_end(t, good, "memory is left alone after an abort");
+}
+
+/* The others come to the operation when the first rank has aborted and filled its memory. */
+static bool come_late(kit_team_t *t)
+{
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kit_rank_t *r = &t->ranks[0];
+    kolo_comm_t first = r->comm;
+    size_t bytes = r->room / 3 / 4096 * 4096, dst = r->room / 2 / 4096 * 4096, bad = 0;
+    if (!kit_comms_make(t, &config)) return false;
+    bool good = true;
+    for (int i = 0; i < 2 && good; i++) /* then others have mapped it */
+        good = KIT_OK(kolo_all_reduce(r->buffer, r->buffer + dst, bytes / 4, KOLO_INT32, KOLO_SUM, r->comm,
+                                      r->streams[0])) &&
+               kit_sync(r, r->streams[0]);
+    if (r->rank) good = good && kit_hold(r, r->streams[0]);
+    good = good && KIT_OK(kolo_all_reduce(r->buffer, r->buffer + dst, bytes / 4, KOLO_INT32, KOLO_SUM, r->comm,
+                                          r->streams[0]));
+    if (!kit_meet(t)) return false;
+    memset(r->image + dst, 0x5a, bytes);
+    if (r->rank == 0) {
+        for (int k = 0; k < 50; k++) kit_nap(); /* its kernel waits for the others */
+        good = KIT_OK(kolo_comm_abort(r->comm)) && kit_sync(r, r->streams[0]) &&
+               kit_upload(r, dst, bytes, r->streams[0]) && kit_sync(r, r->streams[0]) && good;
+    }
+    if (!kit_meet(t)) return false;
+    kit_let_go(r);
+    if (r->rank) kolo_comm_abort(r->comm);
+    good = kit_sync(r, r->streams[0]) && good;
+    if (!kit_meet(t)) return false;
+    if (r->rank == 0) {
+        good = kit_download(r, dst, bytes, r->streams[0]) && kit_sync(r, r->streams[0]) && good;
+        for (size_t k = 0; k < bytes; k++) bad += r->back[dst + k] != 0x5a;
+        if (bad) good = KIT_FAIL("%zu of %zu bytes were written after an abort", bad, bytes);
+    }
+    r->comm = first;
+    return kit_case_end(t, good, "memory is left alone by who comes late to what was aborted");
 }
 
 /* ---- a part of the GPU ---- */
@@ -232,9 +271,9 @@ bool conform_places(kit_team_t *t)
     static const unsigned blocks[] = {132, 264, 396};
     bool real = kit_foreign() < 0; /* the fake driver has no kernels but those of the library */
     if (t->n > 1 || t->options->host || t->ranks[0].nranks < 2) return true;
-    bool good = goes_on(t) && by_whole_lines(t) && crowded(t, 2 << 20);
+    bool good = goes_on(t) && come_late(t) && by_whole_lines(t) && crowded(t, 2 << 20);
     for (int i = 0; i < 3 && good && real; i++)
         good = beside_others(t, blocks[i], false) && beside_others(t, blocks[i], true);
-    for (int round = 0; round < 40 && good && real; round += 4) good = left_alone(t, round);
+    for (int round = 0; round < 40 && good; round += real ? 4 : 10) good = left_alone(t, round);
     return good;
 }
