@@ -86,7 +86,7 @@ typedef struct {
     uint64_t word; /* of the operation: those of others never meet */
     uint32_t reachable, pad;
     uint32_t begin, given, summed, end; /* flags: numbers of operations */
-} kolo_meeting_t;
+} kolo_cuda_meeting_t;
 
 /* How the ends of a long message meet. */
 typedef struct {

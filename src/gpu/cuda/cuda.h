@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The executor of GPU communicators, for its own files. limits.c: what goes which way; layout.c: the region;
- * kernels.c: modules and functions; choose.c: which family, which grid; expose.c: which buffers others reach;
- * memory.c: which buffers are good; launch.c: the operations of exec.h; messages.c: groups of sends and receives;
- * moves.c: puts and signals; settle.c: memory after an abort; waits.c: what kernels wait for; plan/: plans by a
- * kernel that interprets them.
+ * kernels.c: modules and functions; choose.c: which family, which grid; buffers/: which buffers
+ * others reach, which are good, which are left alone behind an abort; launch.c: the operations of exec.h;
+ * messages.c: groups of sends and receives; moves.c: puts and signals; waits.c: what kernels wait for; plan/: plans
+ * by a kernel that interprets them.
  */
 #ifndef KOLO_GPU_CUDA_CUDA_H
 #define KOLO_GPU_CUDA_CUDA_H

@@ -6,17 +6,18 @@
  * not long: it is told of the abort, and then its kernels end as those here did.
  */
 #include "base/clock.h"
+#include "base/wait.h"
 #include "gpu/cuda/cuda.h"
 
+#include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define SETTLE_MS 100
 #define PAST      0x40000000u /* a flag so far back lets nobody go on */
 #define WITHDRAWN 1u          /* in the unused word of an offer */
 
 typedef struct {
-    kolo_meeting_t *mine, *theirs; /* rows: by block, two in turn */
+    kolo_cuda_meeting_t *mine, *theirs; /* rows: by block, two in turn */
     kolo_message_meeting_t *sent, *taken;
 } rows_t;
 
@@ -28,9 +29,9 @@ typedef struct {
 
 enum { EACH = KOLO_CUDA_FLAG / 2, MEETINGS = 2 * KOLO_CUDA_GRID };
 
-static kolo_meeting_t *meeting(kolo_meeting_t *row, size_t i)
+static kolo_cuda_meeting_t *meeting(kolo_cuda_meeting_t *row, size_t i)
 {
-    return (kolo_meeting_t *)(void *)((char *)row + i * EACH);
+    return (kolo_cuda_meeting_t *)(void *)((char *)row + i * EACH);
 }
 static kolo_message_meeting_t *message(kolo_message_meeting_t *row, size_t i)
 {
@@ -65,7 +66,7 @@ static bool fetch_theirs(const settle_t *w, int peer)
 }
 
 /* Did this rank come to it, and is not known to have left it? */
-static bool is_open(const kolo_meeting_t *m)
+static bool is_open(const kolo_cuda_meeting_t *m)
 {
     return m->reachable && m->begin != m->end;
 }
@@ -100,7 +101,7 @@ static bool is_inside(const settle_t *w, int peer)
 {
     const rows_t *r = &w->rows[peer];
     for (size_t i = 0; i < MEETINGS; i++) {
-        const kolo_meeting_t *mine = meeting(r->mine, i), *theirs = meeting(r->theirs, i);
+        const kolo_cuda_meeting_t *mine = meeting(r->mine, i), *theirs = meeting(r->theirs, i);
         if (is_open(theirs) && theirs->begin == mine->begin + PAST) return true;
     }
     for (uint32_t i = 0; i < w->s->layout.message_blocks; i++) {
@@ -110,19 +111,33 @@ static bool is_inside(const settle_t *w, int peer)
     return false;
 }
 
-static void await(settle_t *w)
+static bool is_any_inside(const settle_t *w)
 {
-    uint64_t end = kolo_deadline_ms(SETTLE_MS);
-    bool inside = true, good = true;
-    while (good && inside && kolo_now_ns() < end) {
-        nanosleep(&(struct timespec){0, 1000000}, NULL); /* so long what a peer has begun is under way to here */
-        inside = false;
-        for (int p = 0; p < w->s->regions.nranks && good; p++) {
-            if (p == w->s->regions.rank) continue;
-            good = fetch_theirs(w, p);
-            inside = inside || (good && is_inside(w, p));
-        }
+    bool inside = false;
+    for (int p = 0; p < w->s->regions.nranks; p++) {
+        if (p == w->s->regions.rank) continue;
+        if (!fetch_theirs(w, p)) return false;
+        inside = inside || is_inside(w, p);
     }
+    return inside;
+}
+
+static void describe(void *arg, char *buf, size_t bytes)
+{
+    const kolo_cuda_state_t *s = arg;
+    snprintf(buf, bytes, "rank %d" KOLO_WAIT_FOR "other ranks' kernels to leave its memory", s->regions.rank);
+}
+
+/* A flag that a peer has just stored is here a millisecond later. */
+static void await(const settle_t *w)
+{
+    kolo_wait_t wait;
+    uint64_t soon = kolo_now_ns() + KOLO_NS_PER_MS;
+    kolo_wait_init(&wait, NULL, kolo_deadline_ms(SETTLE_MS), describe, w->s, 1);
+    while ((kolo_now_ns() < soon || is_any_inside(w)) && kolo_wait_pause(&wait) == KOLO_OK) {
+    }
+    kolo_wait_end(&wait);
+    kolo_error_clear(); /* who is still inside then has been told */
 }
 
 void kolo_cuda_settle(kolo_cuda_state_t *s)
