@@ -78,7 +78,7 @@ static void board_leave(const kolo_body_t *body, board_ref_t *b)
     free(b);
 }
 
-/* A line for each rank, and one for the owner's own streams. */
+/* Returns room for a line for each rank, and one for the owner's own streams. */
 static size_t board_bytes(const kolo_body_t *body)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -135,7 +135,7 @@ static bool may_copy(kolo_body_t *body, kolo_control_peer_t *control)
     return control->cma > 0;
 }
 
-/* By the wire that would connect the two: what was switched off for wires is off here, too. */
+/* Asks the wire that would connect the two: what was switched off for wires is off here, too. */
 static kolo_status_t find_reach(kolo_windows_t *w, int peer, const board_card_t *card)
 {
     kolo_body_t *body = w->body;
@@ -215,17 +215,17 @@ static kolo_status_t meet(kolo_windows_t *w, board_card_t *cards)
     for (int i = 1; i < body->nranks && status == KOLO_OK; i++)
         status = find_reach(w, (body->rank + i) % body->nranks, &cards[(body->rank + i) % body->nranks]);
     KOLO_TRY(status);
-    for (int r = 0; r < body->nranks && body->gpu.device >= 0; r++)
-        if (w->ranks[r].reach == KOLO_REACH_FAR)
-            return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                             "windows on GPUs need memory that ranks %d and %d share (KOLO_SHM_DISABLE)",
-                             body->rank, r);
     for (size_t r = 0; r < n; r++) w->reach[(size_t)body->rank * n + r] = (uint8_t)w->ranks[r].reach;
     KOLO_TRY(kolo_oob_all_gather(body->oob, w->reach, n));
     for (size_t i = 0; i < n * n; i++)
         if (w->reach[i] > KOLO_REACH_FAR)
             return kolo_fail(KOLO_ERR_PROTOCOL,
                              "rank %zu sent a malformed list of the ranks whose windows it reaches", i / n);
+    for (size_t i = 0; i < n * n && body->gpu.device >= 0; i++) /* the first pair, on all ranks alike */
+        if (w->reach[i] == KOLO_REACH_FAR)
+            return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                             "windows on GPUs need memory that ranks %zu and %zu share (KOLO_SHM_DISABLE)", i / n,
+                             i % n);
     return KOLO_OK;
 }
 
