@@ -5,6 +5,7 @@
 #include "output.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -25,9 +26,19 @@ static void close_output(void)
     _exit(EXIT_FAILURE);
 }
 
+/* Descriptors 0 to 2 that are closed lead nowhere from here on: the next thing that is opened would be one of them,
+ * and get what is printed. What is written to stdout is lost: that is to be an error, as of echo. */
+static void fill_standard_descriptors(void)
+{
+    static const int modes[] = {O_RDONLY, O_RDONLY, O_RDWR};
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd] | O_CLOEXEC) != fd) _exit(EXIT_FAILURE);
+}
+
 void kolo_tool_output(const char *tool)
 {
     name = tool;
+    fill_standard_descriptors();
     if (atexit(close_output) != 0) fprintf(stderr, "%s: out of memory\n", tool);
 }
 

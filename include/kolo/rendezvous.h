@@ -175,7 +175,8 @@ kolo_status_t kolo_rendezvous_close(kolo_rendezvous_t rendezvous); /* NULL is fi
 
 /* Sends a value under a key, whose source must be a device of this task. Never waits. The callback of a receive
  * that waits for it may run in this call. On success the value's memory is given away; on failure it stays the
- * caller's. */
+ * caller's. If no receive waits for it and the values of this task that wait come to more than
+ * KOLO_RENDEZVOUS_WAITING bytes with it, it is KOLO_ERR_NO_MEMORY: the same send may succeed later. */
 kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *key, const kolo_value_t *value,
                                    const kolo_transfer_args_t *args);
 

@@ -24,7 +24,7 @@ static kolo_status_t status_of(uint32_t stop)
                                          : KOLO_ERR_ABORTED;
 }
 
-/* Why operations end: word of a rank that was lost, if it comes in time, or of two that differ. */
+/* Asks why operations end: word of a rank that was lost, if it comes in time, or of two that differ. */
 static int ask_why(kolo_body_t *body, int wait_ms, char *why, size_t bytes)
 {
     int rank = kolo_member_first_lost(body->oob, wait_ms, why, bytes);
@@ -50,7 +50,7 @@ static void put_words(const kolo_body_t *body, uint32_t stop, int rank, const ch
         snprintf(buf, bytes, "rank %d was lost: %s", rank, why);
 }
 
-/* For words about a rank of ours in the set-up of a child (member/inherit.c). */
+/* Writes words about a rank of ours in the set-up of a child (member/inherit.c). */
 static void who(void *arg, int rank, char *buf, size_t bytes)
 {
     const kolo_body_t *body = arg;
@@ -92,19 +92,37 @@ static bool is_idle(kolo_comm_t h)
     return atomic_load(&h->done) == atomic_load(&h->tickets) && !atomic_load(&h->in_background);
 }
 
-/* False: what has begun meanwhile would not be told. */
+/* Tells whether a loss would be asked about: a wait on the host asks while it lasts, and tells it then, as the
+ * watch does of kernels. A call that is about to start one would not, and a stream that waits for a signal is seen
+ * by nobody. */
+static bool is_asked_about(kolo_body_t *body)
+{
+    return !atomic_load(&body->gpu.state) || (is_idle(body->handle) && !atomic_load(&body->windows));
+}
+
+/* Keeps a loss from being shown. False: what has begun meanwhile would not be told. */
 static bool go_quiet(kolo_body_t *body, int rank, const char *why)
 {
     kolo_comm_t h = body->handle;
     int ready = KOLO_COMM_READY;
-    if (!is_idle(h)) return false;
+    if (!is_asked_about(body)) return false;
     keep_error(body, KOLO_STOP_LOST, rank, why);
     atomic_store(&h->quiet, true);
-    if (!atomic_compare_exchange_strong(&h->state, &ready, KOLO_COMM_FAILED) || !is_idle(h)) {
+    if (!atomic_compare_exchange_strong(&h->state, &ready, KOLO_COMM_FAILED) || !is_asked_about(body)) {
         atomic_store(&h->quiet, false);
         return false;
     }
     kolo_info("comm", "%s rank %d: %s; no error until it is needed", body->name, body->rank, why);
+    return true;
+}
+
+/* It leaves already, and waits for its kernels: whether they need that rank the watch will see. */
+static bool end_is_quiet(kolo_body_t *body, int rank, const char *why)
+{
+    kolo_comm_t h = body->handle;
+    if (!atomic_load(&body->gpu.state) || atomic_load(&h->state) != KOLO_COMM_FINALIZING) return false;
+    keep_error(body, KOLO_STOP_LOST, rank, why);
+    atomic_store(&h->quiet, true);
     return true;
 }
 
@@ -113,8 +131,8 @@ void kolo_lost_tell(kolo_body_t *body)
     if (atomic_exchange(&body->handle->quiet, false)) end_operations(body, KOLO_STOP_LOST);
 }
 
-/* On the progress thread, with locks of the out-of-band room held. While init runs, its own waits end by the
- * news. */
+/* Takes news on the progress thread, with locks of the out-of-band room held. While init runs, its own waits end by
+ * the news. */
 static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
 {
     static const uint32_t stops[] = {[KOLO_NEWS_LOST] = KOLO_STOP_LOST,
@@ -126,7 +144,8 @@ static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
     int ready = KOLO_COMM_READY;
     bool mild = kolo_comm_options.quiet && kind == KOLO_NEWS_LOST && kolo_news_gave_up(body->oob, rank);
     bool quiet = atomic_load(&h->quiet);
-    if (mild && (quiet || (atomic_load(&h->state) == KOLO_COMM_READY && go_quiet(body, rank, why)))) return;
+    if (mild && (quiet || end_is_quiet(body, rank, why))) return;
+    if (mild && atomic_load(&h->state) == KOLO_COMM_READY && go_quiet(body, rank, why)) return;
     if (quiet || atomic_load(&h->state) == KOLO_COMM_READY) {
         keep_error(body, stops[kind], rank, why);
         atomic_store(&h->quiet, false);
@@ -159,8 +178,8 @@ static void describe_calls(uint64_t number, const kolo_call_t *calls, size_t cou
                  size, c->kind == KOLO_CALL_RECV ? "from" : "to", c->root, count > 1 ? " and more" : "");
 }
 
-/* What went wrong as the one who waited saw it: a wire names the neighbour that went, which may only have given
- * up. */
+/* Says what went wrong as the one who waited saw it: a wire names the neighbour that went, which may only have
+ * given up. */
 static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls, size_t count)
 {
     static const char ended[] = "aborted while waiting for ";
@@ -182,7 +201,7 @@ static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *call
     kolo_fail(status_of(stop), "%s; %s was under way: %.400s", words, doing, seen);
 }
 
-/* Two ranks differ, of which this one may be neither: what it was in itself is said as well. */
+/* Adds what this rank was in itself: two ranks differ, of which it may be neither. */
 static void add_own(kolo_body_t *body, const kolo_call_t *call)
 {
     char words[160], seen[KOLO_ERROR_TEXT_BYTES];
@@ -194,6 +213,7 @@ static void add_own(kolo_body_t *body, const kolo_call_t *call)
 kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls,
                                        size_t count)
 {
+    kolo_lost_tell(body); /* whoever has gone quietly is the first cause */
     uint32_t stop = atomic_load(&body->stop.reason);
     bool news = stop > KOLO_STOP_ABORT && !atomic_load(&body->stop.abort);
     if (status == KOLO_ERR_REMOTE || (status == KOLO_ERR_ABORTED && news)) {
@@ -221,7 +241,7 @@ kolo_status_t kolo_lost_ends(kolo_body_t *body, kolo_status_t status)
     return kolo_fail(status_of(stop), "%s; waited for %s", words, seen);
 }
 
-/* The loss came between two operations: the words get the one that it kept from running. */
+/* Adds to the words of a loss that came between two operations the one that it kept from running. */
 void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count)
 {
     kolo_comm_t h = body->handle;
@@ -236,7 +256,7 @@ void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count
 
 /* ---- start ---- */
 
-/* The processes of neighbours on this host; their pids say nothing in another pid namespace, and the hash
+/* Watches the processes of neighbours on this host; their pids say nothing in another pid namespace, and the hash
  * differs. */
 static void watch_processes(kolo_body_t *body)
 {
@@ -270,7 +290,7 @@ kolo_status_t kolo_lost_watch(kolo_body_t *body)
     return status;
 }
 
-/* READY has just been set: what came before, or at the same moment, counts too. */
+/* Counts what came before READY was set, or at the same moment, too. */
 void kolo_lost_started(kolo_body_t *body)
 {
     char why[WORDS_BYTES] = "", words[WORDS_BYTES];

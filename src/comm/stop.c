@@ -4,6 +4,7 @@
  * end. It lies below calls, life and devices, for all of them come here, and so do the news of a loss.
  */
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "comm/window/window.h"
 
 #include <stdio.h>
@@ -89,6 +90,7 @@ kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const c
         kolo_comm_failure_note(status, text);
     }
     pthread_mutex_unlock(&h->error_lock);
+    atomic_store(&h->quiet, false); /* what the program now hears is no longer kept from it */
     /* while init runs only init ends STARTING, so that nothing is freed that it still uses */
     if (atomic_load(&h->state) != KOLO_COMM_STARTING)
         atomic_store(&h->state, atomic_load(&body->stop.abort) ? KOLO_COMM_ABORTED : KOLO_COMM_FAILED);
@@ -100,8 +102,9 @@ kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const c
     return status;
 }
 
-/* A child that is aborted while it is being set up mostly is so because its program has seen the parent fail; one
- * that is aborted later, because its program has seen another communicator fail. */
+/* Gives the peers the reason of an abort. A child that is aborted while it is being set up mostly is so because its
+ * program has seen the parent fail; one that is aborted later, because its program has seen another communicator
+ * fail. */
 static void give_reason(kolo_oob_t *oob, const char *last_error)
 {
     char words[512] = "its program aborted the communicator", word[400];
@@ -130,7 +133,7 @@ void kolo_body_interrupt(kolo_body_t *body, const char *last_error)
     kolo_body_ring(body);
 }
 
-/* Their waits look at the flags at least every 50 ms. */
+/* Aborts those that are being made: their waits look at the flags at least every 50 ms. */
 void kolo_start_abort_all(kolo_comm_t parent)
 {
     pthread_mutex_lock(&parent->error_lock);
@@ -160,6 +163,7 @@ void kolo_device_cancel(kolo_body_t *body)
 {
     void *state = atomic_load(&body->gpu.state);
     if (!state) return;
+    if (body->levels.owner) KOLO_FAIL_POINT("comm.device.cancel_part");
     atomic_store(&body->gpu.cancelled, 1);
     kolo_device_levels_stop(body);
     body->gpu.exec->cancel(state);

@@ -15,6 +15,7 @@
  */
 #include "base/log.h"
 #include "diag/state.h"
+#include "plan/plan.h"
 
 #include <stdio.h>
 
@@ -213,11 +214,28 @@ static void show_last(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t asked)
         show(peer, last, word, oob->rank, 0);
 }
 
+/* Has this rank refused what is asked about, and not called it since? */
+static bool has_refused(const kolo_board_t *board, const kolo_question_t *q)
+{
+    return atomic_load_explicit(&board->refused, memory_order_acquire) == q->number &&
+           load(&board->refused_word) == q->word;
+}
+
+static bool has_refused_message(const kolo_board_pair_t *mine, int direction)
+{
+    return mine != NULL && load(&mine->refused[direction]) == load(&mine->begun[direction][KOLO_BOARD_LINES]) +
+                                                                  load(&mine->begun[direction][KOLO_BOARD_SLOTS]) +
+                                                                  1;
+}
+
 static bool answer_board(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_t *q)
 {
     const kolo_diag_t *d = kolo_diag(oob);
     uint64_t mine;
-    if (look_back(oob, q->number, &mine) && mine != q->word) return show(peer, q->number, mine, oob->rank, 0);
+    bool called = look_back(oob, q->number, &mine);
+    if (called && mine != q->word) return show(peer, q->number, mine, oob->rank, 0);
+    if (!called && has_refused(d->board, q))
+        return show(peer, q->number, kolo_signature_of_call(KOLO_CALL_WORD_REFUSED), oob->rank, 0);
     if (d->gave_up_word != 0 && !is_before(q->number, d->gave_up_number))
         return show(peer, q->number, d->gave_up_word, oob->rank, 0);
     if (d->gave_up) return show_failure(oob, peer, q->number, 0);
@@ -296,6 +314,11 @@ static bool answer_pair(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_
         in = KOLO_BOARD_RECV;
         held = true;
         word = load(&pair_with(oob, peer->rank)->word[KOLO_BOARD_SEND]);
+        number = q->number;
+    }
+    if (!held && has_refused_message(pair_with(oob, peer->rank), !in)) {
+        held = true;
+        word = kolo_signature_of_call(KOLO_CALL_WORD_REFUSED);
         number = q->number;
     }
     uint32_t flags = KOLO_BOARD_STUCK | (in == KOLO_BOARD_SEND ? KOLO_BOARD_STUCK_SEND : 0);

@@ -25,6 +25,7 @@ typedef struct {
     _Atomic uint64_t begun[2][2]; /* by direction and way */
     _Atomic uint64_t firm[2];     /* by way: the last send that cannot end before its receive has begun */
     _Atomic uint64_t word[2];     /* by direction: what the last one is */
+    _Atomic uint64_t refused[2];  /* by direction: which one this rank refused last, counted from 1 on; 0: none */
 } kolo_board_pair_t;
 /* Where parts of a communicator run its operations, each under numbers of its own (comm/gpu/levels.c), the calls
  * of the user have a row for themselves. Their numbers begin at KOLO_BOARD_CALLS, where no operation's number comes
@@ -56,9 +57,10 @@ typedef struct {
     kolo_board_entry_t calls[KOLO_BOARD_CALLS_KEPT]; /* by number / KOLO_BOARD_STEPS modulo; zero at first */
     /* The call that each part is in, or is seen to wait in; 0: none. What was called before it is over. */
     _Atomic uint64_t in[KOLO_BOARD_PARTS];
-    _Atomic uint64_t connecting;        /* the operation whose connections are being made */
-    _Atomic uint64_t pairing;           /* those of sends and receives are: the number of the next operation */
-    _Atomic(kolo_board_pair_t *) pairs; /* by rank; NULL until there is a send or receive */
+    _Atomic uint64_t connecting;            /* the operation whose connections are being made */
+    _Atomic uint64_t pairing;               /* those of sends and receives are: the number of the next operation */
+    _Atomic uint64_t refused, refused_word; /* the operation that this rank refused last, or KOLO_BOARD_NONE */
+    _Atomic(kolo_board_pair_t *) pairs;     /* by rank; NULL until there is a send or receive */
     /* Where messages are begun long after they were counted: what questions show of them, and answers do not. NULL:
      * the same. */
     _Atomic(kolo_board_pair_t *) asking;
@@ -79,6 +81,21 @@ static inline void kolo_board_init(kolo_board_t *board, uint64_t first)
     atomic_init(&board->last, KOLO_BOARD_NONE);
     atomic_init(&board->connecting, KOLO_BOARD_NONE);
     atomic_init(&board->pairing, KOLO_BOARD_NONE);
+    atomic_init(&board->refused, KOLO_BOARD_NONE);
+}
+/* Notes that this rank has refused its next operation, which others may have begun: for them, should it not call it
+ * again. */
+static inline void kolo_board_refuse(kolo_board_t *board, uint64_t number, uint64_t word)
+{
+    atomic_store_explicit(&board->refused_word, word, memory_order_relaxed);
+    atomic_store_explicit(&board->refused, number, memory_order_release);
+}
+/* The same of its next message of a pair. */
+static inline void kolo_board_refuse_message(kolo_board_pair_t *pair, int direction)
+{
+    uint64_t n = 1;
+    for (int way = 0; way < 2; way++) n += atomic_load_explicit(&pair->begun[direction][way], memory_order_relaxed);
+    atomic_store_explicit(&pair->refused[direction], n, memory_order_relaxed);
 }
 /* Mixes a sum with the next word. Twice in a row gives the word back; zero stays zero without one. */
 static inline uint64_t kolo_board_mixed(uint64_t sum)

@@ -58,11 +58,23 @@ ncclResult_t kolo_nccl_poll_child(ncclComm_t comm)
     return r;
 }
 
+/* One child at a time goes on in the background. */
+static ncclResult_t check_no_child(ncclComm_t comm, const char *call)
+{
+    if (kolo_nccl_poll_child(comm) != ncclInProgress) return ncclSuccess;
+    return kolo_nccl_fail(ncclInvalidUsage,
+                          "%s: a split or shrink of communicator %p is not complete: wait until "
+                          "ncclCommGetAsyncError() no longer reports ncclInProgress",
+                          call, (void *)comm);
+}
+
 ncclResult_t kolo_nccl_run_child(kolo_nccl_job_t *job)
 {
     ncclComm_t parent = job->comm;
     bool grows = job->kind == KOLO_NCCL_GROW,
          none = job->kind == KOLO_NCCL_SPLIT && job->color == NCCL_SPLIT_NOCOLOR;
+    ncclResult_t r = parent ? check_no_child(parent, job->name) : ncclSuccess; /* of a call of the same group */
+    if (r != ncclSuccess) return r;
     ncclComm_t child = kolo_nccl_handle_new(&job->config, -1, -1, job->device);
     kolo_comm_t made = NULL;
     if (!child) return ncclSystemError;
@@ -72,7 +84,7 @@ ncclResult_t kolo_nccl_run_child(kolo_nccl_job_t *job)
     config.device = job->device;
     if (parent && !(job->config.commName && *job->config.commName)) config.name = NULL; /* the parent's */
     if (job->kind == KOLO_NCCL_SHRINK && (job->flags & NCCL_SHRINK_ABORT)) atomic_store(&parent->stopped, true);
-    ncclResult_t r = kolo_nccl_result(make(job, &config, &made));
+    r = kolo_nccl_result(make(job, &config, &made));
     atomic_store(&child->kolo, made);
     if (none || (r != ncclSuccess && r != ncclInProgress)) {
         kolo_nccl_handle_drop(child, 0);
@@ -103,11 +115,8 @@ static ncclResult_t check_parent(ncclComm_t comm, ncclComm_t *newcomm, const cha
     ncclResult_t r = kolo_nccl_check_made(comm, call);
     if (r != ncclSuccess) return r;
     if (!newcomm) return kolo_nccl_fail(ncclInvalidArgument, "%s: the output is NULL", call);
-    if (kolo_nccl_poll_child(comm) == ncclInProgress)
-        return kolo_nccl_fail(ncclInvalidUsage,
-                              "%s: a split or shrink of communicator %p is not complete: wait until "
-                              "ncclCommGetAsyncError() no longer reports ncclInProgress",
-                              call, (void *)comm);
+    r = check_no_child(comm, call);
+    if (r != ncclSuccess) return r;
     return comm->blocking ? ncclSuccess : kolo_nccl_settle(comm); /* NCCL waits for the parent, too */
 }
 

@@ -34,6 +34,7 @@ static const struct {
     {"comm_leave", "ncclCommDestroy"},
     {"kolo_group_start", "ncclGroupStart"},
     {"kolo_group_end", "ncclGroupEnd"},
+    {"config.gpu_profile", "what the configuration's maxCTAs and CTAPolicy choose"},
     {"KOLO_OK", "ncclSuccess"},
     {"KOLO_IN_PROGRESS", "ncclInProgress"},
 };
@@ -71,10 +72,10 @@ void kolo_nccl_words(const char *text, char *out, size_t bytes)
     translate(text, false, out, bytes);
 }
 
-static void keep(const char *text)
+static void keep(const char *text, bool logged)
 {
     pthread_mutex_lock(&lock);
-    bool again = strcmp(last, text) == 0; /* clients poll */
+    bool again = logged || strcmp(last, text) == 0;
     snprintf(last, sizeof last, "%s", text);
     pthread_mutex_unlock(&lock);
     if (!again) kolo_warn("nccl", "%s", text);
@@ -87,7 +88,7 @@ ncclResult_t kolo_nccl_fail(ncclResult_t result, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    keep(text);
+    keep(text, false);
     return result;
 }
 
@@ -111,13 +112,23 @@ static const ncclResult_t results[] = {
     [KOLO_ERR_REVOKED] = ncclInvalidUsage,
 };
 
-ncclResult_t kolo_nccl_result_text(kolo_status_t status, const char *text)
+static ncclResult_t result_of(kolo_status_t status, const char *text, bool logged)
 {
     char words[KOLO_ERROR_TEXT_BYTES];
     if (status == KOLO_OK || status == KOLO_IN_PROGRESS) return results[status];
     translate(text, true, words, sizeof words);
-    keep(words);
+    keep(words, logged);
     return (size_t)status < KOLO_COUNTOF(results) ? results[status] : ncclInternalError;
+}
+
+ncclResult_t kolo_nccl_result_text(kolo_status_t status, const char *text)
+{
+    return result_of(status, text, false);
+}
+
+ncclResult_t kolo_nccl_result_polled(kolo_status_t status, const char *text, _Atomic int *reported)
+{
+    return result_of(status, text, atomic_exchange(reported, (int)status) == (int)status);
 }
 
 ncclResult_t kolo_nccl_result(kolo_status_t status)

@@ -264,6 +264,7 @@ static ncclResult_t end_group(const char *call, bool drop)
         if (ran != ncclSuccess) r = ran;
     }
     for (size_t i = 0; i < group.nops; i++) {
+        if (kolo_nccl_life(group.ops[i].comm) != KOLO_NCCL_LIVE) continue; /* it went with its communicator */
         ncclResult_t ended = kolo_nccl_result(kolo_op_destroy(group.ops[i].op, group.ops[i].comm->kolo));
         if (r == ncclSuccess) r = ended;
     }

@@ -66,7 +66,7 @@ ncclComm_t kolo_nccl_handle_new(const ncclConfig_t *config, int nranks, int rank
     }
     atomic_store(&comm->kolo, NULL);
     comm->nranks = nranks;
-    comm->rank = rank;
+    atomic_store(&comm->rank, rank);
     comm->device = device;
     comm->config = *config;
     comm->blocking = kolo_nccl_config_blocks(config);
@@ -76,6 +76,7 @@ ncclComm_t kolo_nccl_handle_new(const ncclConfig_t *config, int nranks, int rank
     atomic_store(&comm->stopped, false);
     atomic_store(&comm->suspended, 0);
     atomic_store(&comm->failed, ncclSuccess);
+    atomic_store(&comm->reported, KOLO_OK);
     comm->child = NULL;
     comm->child_out = NULL;
     comm->windows = NULL;
@@ -114,9 +115,9 @@ static bool is_handle(ncclComm_t comm)
     return false;
 }
 
-bool kolo_nccl_was_aborted(ncclComm_t comm)
+int kolo_nccl_life(ncclComm_t comm)
 {
-    return comm && is_handle(comm) && atomic_load_explicit(&comm->life, memory_order_acquire) == KOLO_NCCL_ABORTED;
+    return comm && is_handle(comm) ? atomic_load_explicit(&comm->life, memory_order_acquire) : 0;
 }
 
 ncclResult_t kolo_nccl_check(ncclComm_t comm, const char *call)
@@ -130,7 +131,7 @@ ncclResult_t kolo_nccl_check(ncclComm_t comm, const char *call)
                               "%s: %p is no communicator of this library (was it made by another libnccl.so?)",
                               call, (void *)comm);
     return kolo_nccl_fail(ncclInvalidArgument, "%s: communicator %p was %s before", call, (void *)comm,
-                          kolo_nccl_was_aborted(comm) ? "aborted" : "destroyed");
+                          kolo_nccl_life(comm) == KOLO_NCCL_ABORTED ? "aborted" : "destroyed");
 }
 
 ncclResult_t kolo_nccl_check_made(ncclComm_t comm, const char *call)
@@ -177,7 +178,7 @@ ncclResult_t kolo_nccl_settle(ncclComm_t comm)
 
 ncclResult_t kolo_nccl_place(ncclComm_t comm, int *rank, int *nranks)
 {
-    if (comm->rank < 0) {
+    if (atomic_load(&comm->rank) < 0) {
         int r = -1, n = 0;
         kolo_status_t now = KOLO_OK, status = await_rest(comm, &now);
         /* one that has failed since it was made still has a place: a shrink needs it */
@@ -185,10 +186,10 @@ ncclResult_t kolo_nccl_place(ncclComm_t comm, int *rank, int *nranks)
         if (status == KOLO_OK) status = kolo_comm_count(comm->kolo, &n);
         if (status != KOLO_OK) return kolo_nccl_result(status);
         if (n < 1) return kolo_nccl_result_text(now, kolo_get_last_error(comm->kolo)); /* it was never made */
-        comm->nranks = n;
-        comm->rank = r;
+        comm->nranks = n; /* before the rank: whoever finds that has both */
+        atomic_store(&comm->rank, r);
     }
-    *rank = comm->rank;
+    *rank = atomic_load(&comm->rank);
     *nranks = comm->nranks;
     return ncclSuccess;
 }

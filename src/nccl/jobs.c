@@ -19,6 +19,10 @@ kolo_nccl_job_t *kolo_nccl_job_copy(const kolo_nccl_job_t *job)
     *copy = *job;
     copy->excluded = NULL;
     copy->ids = NULL;
+    if (job->config.commName) {
+        snprintf(copy->comm_name, sizeof copy->comm_name, "%s", job->config.commName);
+        copy->config.commName = copy->comm_name;
+    }
     if (job->count > 0) {
         copy->excluded = malloc((size_t)job->count * sizeof(int));
         if (!copy->excluded) goto none;
@@ -63,9 +67,25 @@ ncclResult_t kolo_nccl_job_run(kolo_nccl_job_t *job)
 
 static void *run_beside(void *arg)
 {
-    kolo_nccl_job_t *job = arg;
-    job->result = kolo_nccl_job_run(job);
+    for (kolo_nccl_job_t *job = arg; job; job = job->after) job->result = kolo_nccl_job_run(job);
     return NULL;
+}
+
+/* Those of one communicator run in their order, on each rank alike: the others wait for them in that order. Returns
+ * how many have a thread. */
+static size_t put_in_order(kolo_nccl_job_t *list)
+{
+    size_t threads = 0;
+    for (kolo_nccl_job_t *job = list; job; job = job->next) {
+        if (job->kind == KOLO_NCCL_INIT) continue;
+        kolo_nccl_job_t *before = NULL;
+        for (kolo_nccl_job_t *k = list; k != job; k = k->next)
+            if (k->kind != KOLO_NCCL_INIT && k->comm && k->comm == job->comm) before = k;
+        job->follows = before != NULL;
+        if (before) before->after = job;
+        threads += !before;
+    }
+    return threads;
 }
 
 static ncclResult_t worse(ncclResult_t a, ncclResult_t b)
@@ -93,16 +113,16 @@ ncclResult_t kolo_nccl_jobs_run(kolo_nccl_job_t *list)
 {
     ncclResult_t r = run_inits(list);
     kolo_nccl_job_t *next;
-    size_t n = 0;
-    for (kolo_nccl_job_t *job = list; job; job = job->next) n += job->kind != KOLO_NCCL_INIT;
+    size_t n = put_in_order(list);
     for (kolo_nccl_job_t *job = list; job; job = job->next) {
-        if (job->kind == KOLO_NCCL_INIT) continue;
+        if (job->kind == KOLO_NCCL_INIT || job->follows) continue;
         if (n > 1) job->started = kolo_thread_start(&job->thread, 0, run_beside, job) == 0;
         if (!job->started) run_beside(job); /* no thread is to be had: one after the other */
     }
+    for (kolo_nccl_job_t *job = list; job; job = job->next)
+        if (job->started) pthread_join(job->thread, NULL);
     for (kolo_nccl_job_t *job = list; job; job = next) {
         next = job->next;
-        if (job->started) pthread_join(job->thread, NULL);
         if (job->kind != KOLO_NCCL_INIT) r = worse(r, job->result);
         kolo_nccl_job_free(job);
     }

@@ -23,6 +23,8 @@ void kolo_nccl_words(const char *text, char *out, size_t bytes);
 ncclResult_t kolo_nccl_result(kolo_status_t status);
 /* Does the same with another text, in which names of Kolo's calls are replaced by NCCL's. */
 ncclResult_t kolo_nccl_result_text(kolo_status_t status, const char *text);
+/* Does the same, and logs it only if `reported` has another status: clients poll several communicators by turns. */
+ncclResult_t kolo_nccl_result_polled(kolo_status_t status, const char *text, _Atomic int *reported);
 
 /* ---- start.c ---- */
 /* Tells whether the environment asks for CPU mode (comm/params.c). */
@@ -50,12 +52,13 @@ typedef struct kolo_nccl_window { /* windows.c */
     void *buf;
     size_t bytes;
 } kolo_nccl_window_t;
-enum { KOLO_NCCL_LIVE = 1, KOLO_NCCL_ABORTED = 2 }; /* 0: none, or destroyed */
+enum { KOLO_NCCL_LIVE = 1, KOLO_NCCL_ABORTED, KOLO_NCCL_ENDING /* destroy waits */ }; /* 0: none, or destroyed */
 
 struct ncclComm {
     _Atomic int life;
     _Atomic(kolo_comm_t) kolo; /* NULL: a group that makes it is still open */
-    int nranks, rank;          /* of children: -1 until asked */
+    int nranks;
+    _Atomic int rank; /* of children: -1 until asked, as nranks */
     int device;
     int blocking; /* as the client sees it */
     ncclConfig_t config;
@@ -64,6 +67,7 @@ struct ncclComm {
     _Atomic int suspended; /* 0: not; else what Kolo has freed is 2, if there was nothing to free 1 */
     _Atomic bool stopped;  /* revoked, or shrunk in abort mode: what it then reports was asked for */
     _Atomic int failed;    /* a ncclResult_t: making it failed in a group */
+    _Atomic int reported;  /* a kolo_status_t: what the client has heard when it asked */
     pthread_mutex_t lock;
     ncclComm_t child, *child_out; /* a split or shrink that goes on in the background, under the lock */
     kolo_nccl_window_t *windows;  /* under the lock */
@@ -82,8 +86,8 @@ void kolo_nccl_handle_drop(ncclComm_t comm, int life);
 ncclResult_t kolo_nccl_check(ncclComm_t comm, const char *call);
 /* Does the same, and makes sure that the communicator is made: no group that makes it is open, it did not fail. */
 ncclResult_t kolo_nccl_check_made(ncclComm_t comm, const char *call);
-/* Was it aborted? */
-bool kolo_nccl_was_aborted(ncclComm_t comm);
+/* Where it is in its life; 0 for what is no communicator, too. */
+int kolo_nccl_life(ncclComm_t comm);
 /* Returns a communicator's rank and size. Children are asked for theirs when these are first needed. */
 ncclResult_t kolo_nccl_place(ncclComm_t comm, int *rank, int *nranks);
 /* Waits until Kolo's communicator no longer works in the background; returns what it then is. */
@@ -157,14 +161,13 @@ typedef struct kolo_nccl_job {
     int color, key, nranks, rank, nids, flags, count, device;
     int *excluded;
     ncclUniqueId *ids;
-    bool has_config;
     ncclConfig_t config;
+    char comm_name[KOLO_NCCL_NAME_BYTES]; /* of a job that is kept: config.commName is a copy here */
     /* of a job that runs beside others */
     pthread_t thread;
-    bool started;
+    bool started, follows;
     ncclResult_t result;
-    char text[KOLO_ERROR_TEXT_BYTES];
-    struct kolo_nccl_job *next;
+    struct kolo_nccl_job *next, *after; /* after: on the same communicator, when this one is through */
 } kolo_nccl_job_t;
 /* Copies `job` with its lists; NULL: out of memory. */
 kolo_nccl_job_t *kolo_nccl_job_copy(const kolo_nccl_job_t *job);

@@ -58,7 +58,7 @@ static void drop_child(ncclComm_t comm)
     kolo_nccl_handle_drop(child, KOLO_NCCL_ABORTED);
 }
 
-/* One thread ends it. */
+/* One thread ends it, and until it has, another may abort it. */
 static ncclResult_t retire(ncclComm_t comm, int life, const char *call)
 {
     int live = KOLO_NCCL_LIVE;
@@ -88,12 +88,16 @@ static ncclResult_t leave_and_destroy(ncclComm_t comm)
 ncclResult_t kolo_nccl_run_destroy(kolo_nccl_job_t *job)
 {
     ncclComm_t comm = job->comm;
-    ncclResult_t r = retire(comm, 0, job->name);
+    ncclResult_t r = retire(comm, KOLO_NCCL_ENDING, job->name);
     if (r != ncclSuccess) return r;
     drop_child(comm);
     if (comm->kolo) r = leave_and_destroy(comm);
     kolo_nccl_profile_close(comm);
-    kolo_nccl_handle_drop(comm, 0);
+    bool aborted = atomic_load(&comm->life) == KOLO_NCCL_ABORTED; /* by another thread meanwhile */
+    kolo_nccl_handle_drop(comm, aborted ? KOLO_NCCL_ABORTED : 0);
+    if (aborted)
+        return kolo_nccl_fail(ncclInternalError, "%s: communicator %p was aborted meanwhile", job->name,
+                              (void *)comm);
     return r;
 }
 
@@ -106,11 +110,22 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 }
 KOLO_NCCL_TWIN(ncclCommDestroy, pncclCommDestroy);
 
+/* A destroy of another thread, which gives the handle back. Kolo's is gone if that is through with it. */
+static bool abort_ending(ncclComm_t comm)
+{
+    int ending = KOLO_NCCL_ENDING;
+    if (kolo_nccl_life(comm) != KOLO_NCCL_ENDING ||
+        !atomic_compare_exchange_strong(&comm->life, &ending, KOLO_NCCL_ABORTED))
+        return false;
+    (void)kolo_comm_abort(comm->kolo);
+    return true;
+}
+
 /* Not kept for the end of a group: it ends what the group may wait for. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     static const char call[] = "ncclCommAbort";
-    if (!comm) return ncclSuccess;
+    if (!comm || abort_ending(comm)) return ncclSuccess;
     ncclResult_t r = kolo_nccl_check(comm, call);
     if (r == ncclSuccess) r = retire(comm, KOLO_NCCL_ABORTED, call);
     if (r != ncclSuccess) return r;
@@ -153,11 +168,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
     static const char call[] = "ncclCommGetAsyncError";
     kolo_status_t now = KOLO_OK;
     if (!result) return kolo_nccl_fail(ncclInvalidArgument, "%s: the output is NULL", call);
-    if (kolo_nccl_was_aborted(comm)) { /* an abort that is over is no error */
+    int life = kolo_nccl_life(comm);
+    if (life == KOLO_NCCL_ABORTED) { /* an abort that is over is no error */
         *result = ncclSuccess;
         return ncclSuccess;
     }
-    ncclResult_t r = kolo_nccl_check(comm, call);
+    ncclResult_t r = life == KOLO_NCCL_ENDING ? ncclSuccess : kolo_nccl_check(comm, call);
     if (r != ncclSuccess) return r;
     if (!atomic_load(&comm->kolo)) {
         r = (ncclResult_t)atomic_load(&comm->failed);
@@ -172,7 +188,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
     kolo_status_t status = kolo_comm_get_async_error(comm->kolo, &now);
     if (status != KOLO_OK) return kolo_nccl_result(status);
     if (was_asked_for(comm, now)) now = KOLO_OK;
-    *result = kolo_nccl_result_text(now, now == KOLO_OK ? "" : kolo_get_last_error(comm->kolo));
+    *result = kolo_nccl_result_polled(now, now == KOLO_OK ? "" : kolo_get_last_error(comm->kolo), &comm->reported);
     return ncclSuccess;
 }
 KOLO_NCCL_TWIN(ncclCommGetAsyncError, pncclCommGetAsyncError);

@@ -118,13 +118,26 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 {
     ncclResult_t r = kolo_nccl_start();
     if (r != ncclSuccess) return r;
-    if (!p || !bytes)
-        return kolo_nccl_fail(ncclInvalidArgument, "ncclMemAlloc: the output is NULL or the size is 0");
+    if (!p) return kolo_nccl_fail(ncclInvalidArgument, "ncclMemAlloc: the output is NULL");
+    *p = NULL;
+    if (!bytes) return ncclSuccess; /* as cudaMalloc() */
     if (!kolo_nccl_on_cpu()) return alloc_device(bytes, p);
     if (posix_memalign(p, 4096, bytes)) return kolo_nccl_fail(ncclSystemError, "ncclMemAlloc: out of memory");
     return ncclSuccess;
 }
 KOLO_NCCL_TWIN(ncclMemAlloc, pncclMemAlloc);
+
+/* What still runs may use it, as with cudaFree(). */
+static kolo_cu_result_t free_shareable(const kolo_cuda_api_t *api, allocation_t *a)
+{
+    kolo_cu_ptr_t at = (kolo_cu_ptr_t)(uintptr_t)a->at;
+    kolo_cu_result_t r = api->ctx_sync ? api->ctx_sync() : KOLO_CU_SUCCESS;
+    if (!r) r = api->mem_unmap(at, a->bytes);
+    if (!r) r = api->mem_unreserve(at, a->bytes);
+    if (!r) r = api->mem_release(a->mem);
+    free(a);
+    return r;
+}
 
 ncclResult_t ncclMemFree(void *p)
 {
@@ -137,20 +150,22 @@ ncclResult_t ncclMemFree(void *p)
     const kolo_cuda_api_t *api;
     kolo_status_t status = kolo_cuda_load(&api);
     if (status != KOLO_OK) return kolo_nccl_result(status);
+    const kolo_cuda_device_t *device;
     allocation_t *a = take(p);
-    kolo_cu_result_t cu;
-    if (a) {
-        kolo_cu_ptr_t at = (kolo_cu_ptr_t)(uintptr_t)p;
-        cu = api->ctx_sync ? api->ctx_sync() : KOLO_CU_SUCCESS; /* what still runs may use it, as with cudaFree() */
-        if (!cu) cu = api->mem_unmap(at, a->bytes);
-        if (!cu) cu = api->mem_unreserve(at, a->bytes);
-        if (!cu) cu = api->mem_release(a->mem);
-        free(a);
-    } else {
-        cu = api->mem_free ? api->mem_free((kolo_cu_ptr_t)(uintptr_t)p) : 1;
+    int ordinal = a ? a->device : kolo_nccl_current_device();
+    bool pushed;
+    status = kolo_cuda_device(ordinal, &device);
+    if (status == KOLO_OK) status = kolo_cuda_enter(device, &pushed); /* the thread may have none, or another */
+    if (status != KOLO_OK) {
+        if (a) keep(a);
+        return kolo_nccl_result(status);
     }
+    kolo_cu_result_t cu = a               ? free_shareable(api, a)
+                          : api->mem_free ? api->mem_free((kolo_cu_ptr_t)(uintptr_t)p)
+                                          : 1;
+    kolo_cuda_leave(pushed);
     if (!cu) return ncclSuccess;
-    kolo_nccl_result(kolo_cuda_fail(cu, kolo_nccl_current_device(), "free the memory of ncclMemAlloc"));
+    kolo_nccl_result(kolo_cuda_fail(cu, ordinal, "free the memory of ncclMemAlloc"));
     return ncclUnhandledCudaError;
 }
 KOLO_NCCL_TWIN(ncclMemFree, pncclMemFree);

@@ -214,9 +214,9 @@ static const char *const type_names[] = {"int8",        "uint8",       "int32", 
                                          "uint64",      "float16",     "bfloat16", "float32", "float64",
                                          "float8_e4m3", "float8_e5m2", "int16",    "uint16",  "bool"};
 static const char *const call_names[KOLO_CALL_WORDS] = {
-    "comm_finalize",     "comm_split",      "comm_grow",        "window_register",
-    "window_deregister", "comm_leave",      "comm_dup",         "state_commit or the end of state_run",
-    "engine_init",       "engine_shutdown", "engine_remove_set"};
+    "comm_finalize",     "comm_split",      "comm_grow",         "window_register",
+    "window_deregister", "comm_leave",      "comm_dup",          "state_commit or the end of state_run",
+    "engine_init",       "engine_shutdown", "engine_remove_set", "a call that is refused"};
 static const char *const op_names[] = {"sum", "prod", "min",  "max", "avg", "band",
                                        "bor", "bxor", "land", "lor", "lxor"};
 

@@ -250,6 +250,7 @@ typedef enum {
     KOLO_CALL_WORD_ENGINE, /* the start of an engine */
     KOLO_CALL_WORD_ENGINE_END,
     KOLO_CALL_WORD_SET_END, /* a process set of an engine is removed */
+    KOLO_CALL_WORD_REFUSED, /* of one rank: it has refused the call that others have made */
     KOLO_CALL_WORDS
 } kolo_call_word_t;
 static inline uint64_t kolo_signature_of_call(kolo_call_word_t which)

@@ -221,13 +221,16 @@ struct kolo_rendezvous_manager {
     _Atomic bool named;
     char task[KOLO_TASK_NAME_MAX + 1];
     uint64_t incarnation;
-    uint32_t forks;                  /* kolo_process_forks() where it was made */
+    uint32_t forks;         /* kolo_process_forks() where it was made */
+    uint64_t waits_most;    /* bytes of sends that may wait for their receives (KOLO_RENDEZVOUS_WAITING), */
+    _Atomic uint64_t waits; /* and that do, in the tables of all steps */
     const kolo_remote_ops_t *remote; /* NULL: no other tasks */
     void *remote_arg;
     struct kolo_rendezvous_watch *_Atomic watch; /* watch.h; NULL: no flight record */
 };
 /* Sets what reaches other tasks. Call it before the first step is made. */
 void kolo_rendezvous_manager_set_remote(kolo_rendezvous_manager_t manager, const kolo_remote_ops_t *ops, void *arg);
+extern int64_t kolo_rendezvous_param_waiting; /* parameter */
 /* Ends all steps and drops the owner's reference. */
 void kolo_rendezvous_manager_end(kolo_rendezvous_manager_t manager);
 void kolo_rendezvous_manager_unref(kolo_rendezvous_manager_t manager);

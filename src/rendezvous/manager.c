@@ -3,7 +3,9 @@
  * The manager: finds or makes the rendezvous of a step, for local opens and for requests of other tasks, and ends
  * steps. It holds a reference to each step that it lists; each running call holds one, too.
  */
+#include "base/cpu/group.h"
 #include "base/process.h"
+#include "comm/params.h"
 #include "rendezvous/internal.h"
 
 #include <inttypes.h>
@@ -12,6 +14,8 @@
 #include <string.h>
 
 #define BUCKETS 256 /* steps that live at a time are few */
+
+int64_t kolo_rendezvous_param_waiting;
 
 static kolo_slots_t managers = KOLO_SLOTS_OF(struct kolo_rendezvous_manager);
 
@@ -25,6 +29,7 @@ static void give_back(kolo_rendezvous_manager_t manager)
 kolo_status_t kolo_rendezvous_manager_create(kolo_rendezvous_manager_t *out)
 {
     KOLO_TRY(kolo_rendezvous_check_given("rendezvous_manager_create", "result", out));
+    KOLO_TRY(kolo_comm_library_init());
     kolo_rendezvous_manager_t manager = kolo_slots_take(&managers);
     if (manager) manager->buckets = calloc(BUCKETS, sizeof(kolo_rendezvous_t));
     if (manager == NULL || manager->buckets == NULL) {
@@ -34,6 +39,8 @@ kolo_status_t kolo_rendezvous_manager_create(kolo_rendezvous_manager_t *out)
     atomic_init(&manager->refs, 1);
     manager->forks = kolo_process_forks();
     manager->nbuckets = BUCKETS;
+    int64_t most = kolo_rendezvous_param_waiting;
+    manager->waits_most = most ? (uint64_t)most : kolo_memory_limit() / 2;
     manager->last_deferred = &manager->deferred;
     pthread_mutex_init(&manager->lock, NULL);
     *out = manager;

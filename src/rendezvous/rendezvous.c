@@ -29,6 +29,34 @@ void kolo_rendezvous_ref(kolo_rendezvous_t rendezvous)
     atomic_fetch_add_explicit(&rendezvous->refs, 1, memory_order_relaxed);
 }
 
+/* ---- what waits ---- */
+
+/* A send needs no receive, so a task that sends faster than the others receive would fill its memory. */
+
+static uint64_t cost_of(const kolo_item_t *send)
+{
+    return sizeof *send + (send->args.memory == KOLO_MEMORY_HOST ? send->value.bytes : 0);
+}
+
+/* The send is to wait. A value may be larger than all that may wait, if nothing does. */
+static kolo_status_t begin_waiting(kolo_rendezvous_manager_t manager, const kolo_item_t *send)
+{
+    uint64_t cost = cost_of(send), before = atomic_fetch_add_explicit(&manager->waits, cost, memory_order_relaxed);
+    if (KOLO_LIKELY(before == 0 || before + cost <= manager->waits_most)) return KOLO_OK;
+    atomic_fetch_sub_explicit(&manager->waits, cost, memory_order_relaxed);
+    return kolo_fail(KOLO_ERR_NO_MEMORY,
+                     "no receive waits for its %" PRIu64 " bytes, and %" PRIu64
+                     " bytes that %s has sent wait already, of %" PRIu64
+                     " that may (KOLO_RENDEZVOUS_WAITING): the receivers are behind, or do not come; send again "
+                     "when they have received",
+                     send->value.bytes, before, manager->task, manager->waits_most);
+}
+
+static void end_waiting(kolo_rendezvous_t rendezvous, const kolo_item_t *send)
+{
+    atomic_fetch_sub_explicit(&rendezvous->manager->waits, cost_of(send), memory_order_relaxed);
+}
+
 static void item_drop(kolo_item_t *item)
 {
     if (item->receive)
@@ -38,16 +66,24 @@ static void item_drop(kolo_item_t *item)
     free(item);
 }
 
+static void drop_all(kolo_rendezvous_t rendezvous, kolo_item_t *item)
+{
+    while (item) {
+        kolo_item_t *next = item->next;
+        if (item->receive)
+            kolo_receive_finish(item->receive, rendezvous->status, rendezvous->why, NULL, NULL);
+        else
+            end_waiting(rendezvous, item);
+        item_drop(item);
+        item = next;
+    }
+}
+
 void kolo_rendezvous_unref(kolo_rendezvous_t rendezvous)
 {
     if (atomic_fetch_sub_explicit(&rendezvous->refs, 1, memory_order_acq_rel) != 1) return;
     /* Receives hold references, so all that can be left are sends. */
-    kolo_item_t *item = kolo_table_take_all(&rendezvous->table);
-    while (item) {
-        kolo_item_t *next = item->next;
-        item_drop(item);
-        item = next;
-    }
+    drop_all(rendezvous, kolo_table_take_all(&rendezvous->table));
     pthread_mutex_destroy(&rendezvous->lock);
     kolo_rendezvous_manager_unref(rendezvous->manager);
     (void)kolo_slot_end(rendezvous);
@@ -83,6 +119,15 @@ static kolo_status_t check_incarnation(const kolo_rendezvous_manager_t manager, 
 
 /* ---- send ---- */
 
+/* With the lock held: it waits in the table. */
+static kolo_status_t leave_value(kolo_rendezvous_t rendezvous, const char *text, kolo_item_t *send)
+{
+    KOLO_TRY(begin_waiting(rendezvous->manager, send));
+    kolo_status_t status = kolo_table_add(&rendezvous->table, text, send);
+    if (status != KOLO_OK) end_waiting(rendezvous, send);
+    return status;
+}
+
 /* Under the lock: either a receive that is now the caller's to end, or the value is in the table. *small: those
  * ahead of it that cannot take so much, for the caller to end. */
 static kolo_status_t meet_receive(kolo_rendezvous_t rendezvous, const char *text, kolo_item_t *send,
@@ -91,7 +136,7 @@ static kolo_status_t meet_receive(kolo_rendezvous_t rendezvous, const char *text
     KOLO_TRY(check_alive(rendezvous));
     for (;;) {
         kolo_item_t *item = kolo_table_take_receive(&rendezvous->table, text);
-        if (item == NULL) return kolo_table_add(&rendezvous->table, text, send);
+        if (item == NULL) return leave_value(rendezvous, text, send);
         bool claimed = kolo_receive_claim(item->receive);
         bool fits = claimed && kolo_receive_takes(item->receive, &send->value, &send->args) == KOLO_OK;
         *met = fits ? item : NULL;
@@ -152,6 +197,8 @@ kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *tex
     kolo_status_t status = meet_receive(rendezvous, text, send, &met, &small);
     pthread_mutex_unlock(&rendezvous->lock);
     if (status != KOLO_OK || met) free(send);
+    if (status == KOLO_ERR_NO_MEMORY)
+        kolo_fail_prefix(status, "send of edge %s to %s: ", key.edge_name, key.dst_device);
     end_small(small, value, args);
     if (status == KOLO_OK && manager->watch) kolo_watch_sent(manager->watch, &key, rendezvous->step);
     if (met) {
@@ -203,6 +250,7 @@ static kolo_status_t meet_send(kolo_receive_t receive, kolo_item_t *item, kolo_i
         KOLO_TRY(kolo_receive_takes(receive, &first->value, &first->args));
         if (!kolo_receive_claim(receive)) return KOLO_OK;
         kolo_table_remove(table, first);
+        end_waiting(receive->rendezvous, first);
         *met = first;
     } else if (!atomic_load_explicit(&receive->claimed, memory_order_acquire)) {
         KOLO_TRY(kolo_table_add(table, receive->text, item));
@@ -242,6 +290,7 @@ bool kolo_rendezvous_take(kolo_rendezvous_t rendezvous, const char *text, const 
     kolo_item_t *item = rendezvous->status == KOLO_OK ? kolo_table_first_send(&rendezvous->table, text) : NULL;
     if (item && (item->args.memory == KOLO_MEMORY_DEVICE || item->value.bytes > most)) item = NULL;
     if (item) kolo_table_remove(&rendezvous->table, item);
+    if (item) end_waiting(rendezvous, item);
     pthread_mutex_unlock(&rendezvous->lock);
     if (item == NULL) return false;
     *value = item->value;
@@ -431,12 +480,7 @@ kolo_status_t kolo_rendezvous_abort(kolo_rendezvous_t rendezvous, kolo_status_t 
     rendezvous->others = NULL;
     for (kolo_receive_t r = other; r; r = r->next_other) r->prev_other = NULL;
     pthread_mutex_unlock(&rendezvous->lock);
-    while (item) {
-        kolo_item_t *next = item->next;
-        if (item->receive) kolo_receive_finish(item->receive, rendezvous->status, rendezvous->why, NULL, NULL);
-        item_drop(item);
-        item = next;
-    }
+    drop_all(rendezvous, item);
     while (other) {
         kolo_receive_t next = other->next_other;
         if (kolo_receive_claim(other)) kolo_receive_end_when_parted(other, rendezvous->status, rendezvous->why);

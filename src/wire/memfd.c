@@ -66,8 +66,14 @@ kolo_status_t kolo_memfd_card(kolo_peer_card_t *card)
 {
     static atomic_bool told;
     (void)card;
-    if (kolo_file_fits(LEAST_LIMIT)) return KOLO_OK;
-    if (!atomic_exchange(&told, true))
+    if (kolo_memfd_may(LEAST_LIMIT)) return KOLO_OK;
+    if (atomic_exchange(&told, true)) return KOLO_ERR_UNSUPPORTED;
+    if (kolo_file_fits(LEAST_LIMIT))
+        kolo_warn(
+            "wire",
+            "memfd_create(2) is refused here (by a sandbox?), so there is no memory shared between processes: "
+            "ranks of this host exchange data over TCP");
+    else
         kolo_warn("wire",
                   "ulimit -f (RLIMIT_FSIZE) leaves no room for memory shared between processes: ranks of this host "
                   "exchange data over TCP; raise it above %u MB",

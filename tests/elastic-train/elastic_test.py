@@ -296,7 +296,7 @@ def test_script_that_prints_nonsense():
 
 
 def test_script_that_prints_negative_slots():
-    answers_later("echo localhost:-2", "printed what is no list of hosts: \"localhost:-2\"")
+    answers_later("echo localhost:-2", "printed what is no list of hosts: line 1: \"localhost:-2\" has no number of slots")
 
 
 def test_script_that_prints_an_option():

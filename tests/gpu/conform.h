@@ -24,6 +24,8 @@ bool conform_order(kit_team_t *t);
 bool conform_bits(kit_team_t *t);
 /* What users and machines do wrong. Makes its own communicators. */
 void conform_faults(kit_team_t *t);
+/* Calls that one rank alone refuses. Makes its own communicators. */
+bool conform_refused(kit_team_t *t);
 /* Buffers over pieces that the program has mapped beside each other. */
 bool conform_vmm(kit_team_t *t);
 /* Streams that come and go, groups on several of them, refused ones, ones of many messages; captures and replays.

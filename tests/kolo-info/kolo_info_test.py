@@ -291,20 +291,25 @@ def case_memory_of_a_job_is_as_told():
 def case_descriptors_of_a_job_are_as_told():
     over_tcp = {"KOLO_CMA_DISABLE": "1", "KOLO_SHM_DISABLE": "1"}
     far = "KOLO_HOST_ID=h$KOLO_RANK exec $0 descriptors"
+    words = (r"descriptors per rank: at most (\d+) of a communicator where ranks of a host share memory, (\d+) where all goes over "
+             r"TCP \(KOLO_TCP_SOCKETS=1\); (\d+) and (\d+) that all communicators share")
     for ranks in ("2", "4"):
         out, apart = good("--memory", ranks), good("--memory", ranks, "--nodes", ranks)
-        near = re.search(r"descriptors per rank: at most (\d+) where ranks of a host share memory, (\d+) where all", out)
-        told = [int(near[1]), int(near[2]), int(re.search(r"descriptors per rank: at most (\d+)", apart)[1])]
-        has(out, "the library itself holds 6", "room for")
+        shared, tcp, once, once_tcp = (int(n) for n in re.search(words, out).groups())
+        away, _, once_away, _ = (int(n) for n in re.search(words, apart).groups())
+        has(out, "(ulimit -Hn): room for")
         clean = {k: v for k, v in os.environ.items() if not k.startswith("KOLO_")}
         program = os.environ["MEMORY_USE"]
-        for limit, env, args in zip(told, ({}, over_tcp, {}), ([program, "descriptors"],) * 2 + (["sh", "-c", far, program],)):
+        for each, all_share, env, args in ((shared, once, {}, [program, "descriptors"]), (tcp, once_tcp, over_tcp, [program, "descriptors"]),
+                                           (away, once_away, {}, ["sh", "-c", far, program])):
             p = subprocess.run([os.environ["KOLORUN_PROGRAM"], "-n", ranks, "--no-tag", "--timeout", "40", *args],
                                env={**clean, **env}, stdin=subprocess.DEVNULL, capture_output=True, timeout=50)
             assert p.returncode == 0, p
-            used = [int(n) - 6 for n in p.stdout.split()]
-            print(f"{ranks} ranks: told {limit}, used {used}")
-            assert len(used) == int(ranks) and all(0.7 * limit - 2 <= n <= limit + 2 for n in used), (ranks, limit, used)
+            used = [tuple(map(int, line.split())) for line in p.stdout.splitlines()]
+            print(f"{ranks} ranks: told {all_share} and {each} each, used {used}")
+            told = all_share + each
+            assert len(used) == int(ranks), used
+            assert all(0.75 * told - 2 <= first <= told + 2 and 0.75 * each <= more <= each + 2 for first, more in used), (ranks, told, used)
 
 
 def case_every_parameter_of_the_library_is_there():

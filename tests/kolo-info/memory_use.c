@@ -70,6 +70,26 @@ static void greet_all(kolo_comm_t comm, int nranks, const char *src, char *dst)
     must(kolo_group_end());
 }
 
+/* Says how many the first communicator has taken, with what is shared, and how many each further one takes. */
+static void count_further(kolo_comm_t comm, int nranks, const char *src, char *dst, int first)
+{
+    enum { MORE = 4 };
+    kolo_comm_t more[MORE];
+    const int before = count_descriptors();
+    for (int i = 0; i < MORE; i++) {
+        must(kolo_comm_dup(comm, &more[i], NULL));
+        for (size_t n = 2; n <= MOST / sizeof(float); n *= 8)
+            call_all(more[i], src, dst, n, n / (size_t)nranks ? n / (size_t)nranks : 1);
+        greet_all(more[i], nranks, src, dst);
+        must(kolo_barrier(more[i], NULL));
+    }
+    printf("%d %d\n", first, (count_descriptors() - before + MORE - 1) / MORE);
+    for (int i = 0; i < MORE; i++) {
+        must(kolo_comm_finalize(more[i]));
+        must(kolo_comm_destroy(more[i]));
+    }
+}
+
 int main(int argc, char **argv)
 {
     kolo_job_place_t job;
@@ -93,7 +113,7 @@ int main(int argc, char **argv)
     if (descriptors) {
         greet_all(comm, job.nranks, src, dst);
         must(kolo_barrier(comm, NULL));
-        printf("%d\n", count_descriptors() - open);
+        count_further(comm, job.nranks, src, dst, count_descriptors() - open);
     } else {
         printf("%ld\n", (memory_kb() - before) * 1024);
     }

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,7 @@ static struct {
     int (*copy)(ptr_t, ptr_t, size_t, void *);
     int (*stream)(void **, unsigned);
     int (*sync)(void *);
+    int (*host)(void *, void (*)(void *), void *);
 } cu;
 static int ndevices;
 
@@ -71,9 +73,9 @@ static void load_driver(void)
         const char *name;
         void *at;
     } list[] = {
-        {"cuInit", &cu.init},           {"cuDeviceGetCount", &cu.count},  {"cuDevicePrimaryCtxRetain", &cu.retain},
-        {"cuCtxSetCurrent", &cu.set},   {"cuMemAlloc_v2", &cu.alloc},     {"cuMemcpyAsync", &cu.copy},
-        {"cuStreamCreate", &cu.stream}, {"cuStreamSynchronize", &cu.sync}};
+        {"cuInit", &cu.init},           {"cuDeviceGetCount", &cu.count},   {"cuDevicePrimaryCtxRetain", &cu.retain},
+        {"cuCtxSetCurrent", &cu.set},   {"cuMemAlloc_v2", &cu.alloc},      {"cuMemcpyAsync", &cu.copy},
+        {"cuStreamCreate", &cu.stream}, {"cuStreamSynchronize", &cu.sync}, {"cuLaunchHostFunc", &cu.host}};
     for (size_t i = 0; lib && i < sizeof list / sizeof list[0]; i++)
         *(void **)list[i].at = dlsym(lib, list[i].name);
     if (!lib || !cu.init || cu.init(0) || cu.count(&ndevices)) {
@@ -108,6 +110,17 @@ cudaStream_t new_stream(int device)
     use_device(device);
     if (gpu && cu.stream(&s, 1)) FACT(!"a stream can be made");
     return s;
+}
+
+static void sleeps(void *ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = (intptr_t)ms / 1000, .tv_nsec = (intptr_t)ms % 1000 * 1000000}, NULL);
+}
+
+void delay_stream(const me_t *me, int ms)
+{
+    use_device(device_of(me->rank));
+    if (gpu && cu.host(me->stream, sleeps, (void *)(intptr_t)ms)) FACT(!"a function of the host can be queued");
 }
 
 static void copy(const me_t *me, void *to, const void *from, size_t bytes)
@@ -278,8 +291,7 @@ static void run_case(const case_t *test)
         } else if ((pids[i] = fork()) == 0) {
             if (gpu) load_driver();
             run_rank(&starts[i]);
-            fflush(stdout);
-            _exit(0);
+            exit(0); /* as programs do */
         }
     }
     for (int i = 0; i < nranks; i++)

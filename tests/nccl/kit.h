@@ -36,6 +36,8 @@ void put(const me_t *me, float *p, int i, float value);
 /* Waits for what was put on the stream (in CPU mode it is done). */
 void sync_stream(const me_t *me);
 cudaStream_t new_stream(int device);
+/* What is put on the stream from now on comes so much later. Nothing in CPU mode. */
+void delay_stream(const me_t *me, int ms);
 /* The device is this thread's from now on; -1 in CPU mode. */
 void use_device(int device);
 int device_of(int rank);
@@ -63,7 +65,7 @@ typedef struct {
     } who; /* each rank; rank 0 alone, without communicator; each rank, processes only */
 } case_t;
 extern const case_t base_cases[], life_cases[], more_cases[], rest_cases[], bad_cases[], leave_cases[],
-    many_cases[];
+    edge_cases[], ends_cases[], many_cases[];
 int run_cases(int argc, char **argv, const case_t *const *lists);
 
 #endif

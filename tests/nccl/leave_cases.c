@@ -123,6 +123,47 @@ static void an_operation_that_waits_for_a_rank_which_aborts_ends(me_t *me)
     works(me, me->comm, me->n);
 }
 
+/* Whom each waits for waits itself, for one that aborts: all are told, whatever they wait in. */
+static void waits_of_each_kind_end_when_a_rank_aborts(me_t *me)
+{
+    enum { RING, SIGNAL, KINDS };
+    for (int kind = 0; kind < KINDS; kind++) {
+        ncclComm_t child;
+        int next = (me->rank + 1) % me->n, before = (me->rank + me->n - 1) % me->n;
+        ncclWaitSignalDesc_t wait = {.opCnt = 1, .peer = before};
+        ncclResult_t r, now = ncclSuccess;
+        float *a = floats(me, 10, 1), *b = floats(me, 10, 0);
+        void *buf = NULL; /* lives as long as the process */
+        ncclWindow_t window = NULL;
+        OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
+        works(me, child, me->n);
+        OK(ncclMemAlloc(&buf, 4096));
+        OK(ncclCommWindowRegister(child, buf, 4096, &window, 0));
+        meet(me);
+        if (me->rank == me->n - 1) {
+            nap_s(0.1);
+            OK(ncclCommAbort(child));
+            meet(me);
+            continue;
+        }
+        double began = now_s();
+        if (kind == RING) {
+            r = ncclRecv(b, 10, ncclFloat32, before, child, me->stream);
+            if (r == ncclSuccess && !on_gpu()) r = ncclSend(a, 10, ncclFloat32, next, child, me->stream);
+        } else {
+            r = window ? ncclWaitSignal(1, &wait, child, me->stream) : all_reduce(me, child);
+        }
+        for (double end = now_s() + 20; r == ncclSuccess && now == ncclSuccess && now_s() < end;)
+            if (!OK(ncclCommGetAsyncError(child, &now))) break;
+        IS(ncclRemoteError, r == ncclSuccess ? now : r);
+        FACT(names(me->n - 1) && now_s() < began + 5);
+        if (now_s() > began + 5) printf("kind %d\n", kind);
+        OK(ncclCommAbort(child));
+        meet(me);
+    }
+    works(me, me->comm, me->n);
+}
+
 static void an_exit_is_no_error_before_a_call_that_needs_the_rank(me_t *me)
 {
     works(me, me->comm, me->n);
@@ -229,6 +270,7 @@ const case_t leave_cases[] = {
      an_abort_is_no_error_before_a_call_that_needs_the_rank, EACH},
     {"an_operation_that_waits_for_a_rank_which_aborts_ends", an_operation_that_waits_for_a_rank_which_aborts_ends,
      EACH},
+    {"waits_of_each_kind_end_when_a_rank_aborts", waits_of_each_kind_end_when_a_rank_aborts, EACH},
     {"destroy_waits_for_a_rank_that_is_late", destroy_waits_for_a_rank_that_is_late, EACH},
     {"a_kill_is_told_without_a_call", a_kill_is_told_without_a_call, PROCESSES},
     {"a_kill_after_an_abort_is_told_without_a_call", a_kill_after_an_abort_is_told_without_a_call, PROCESSES},

@@ -40,6 +40,22 @@ static void put_signal_and_wait(me_t *me)
     works(me, me->comm, me->n);
 }
 
+/* Where ranks share no memory (KOLO_SHM_DISABLE) there is none on GPUs. */
+static void a_window_that_cannot_be_leaves_the_communicator(me_t *me)
+{
+    void *buf = NULL;
+    ncclWindow_t window = NULL;
+    works(me, me->comm, me->n);
+    OK(ncclMemAlloc(&buf, 8192)); /* lives as long as the communicator */
+    for (int i = 0; i < 2; i++) {
+        OK(ncclCommWindowRegister(me->comm, buf, 8192, &window, 1));
+        works(me, me->comm, me->n);
+        if (window) OK(ncclCommWindowDeregister(me->comm, window));
+    }
+    OK(ncclCommDestroy(me->comm));
+    me->comm = NULL;
+}
+
 static void memory_is_made_and_registered(me_t *me)
 {
     void *p = NULL, *handle = NULL;
@@ -162,6 +178,7 @@ static void parameters_can_be_read(me_t *me)
 
 const case_t more_cases[] = {
     {"put_signal_and_wait", put_signal_and_wait, EACH},
+    {"a_window_that_cannot_be_leaves_the_communicator", a_window_that_cannot_be_leaves_the_communicator, EACH},
     {"memory_is_made_and_registered", memory_is_made_and_registered, EACH},
     {"suspended_until_it_is_resumed", suspended_until_it_is_resumed, EACH},
     {"calls_with_a_configuration", calls_with_a_configuration, EACH},

@@ -96,7 +96,7 @@ def test_forms_of_interfaces():
     others = [n for n in interfaces() if not n.startswith("lo")]
     if others:
         assert listens("^" + ",".join(others)) == "lo", others
-        assert listens("^lo") != "lo"
+        assert listens("^lo") != "lo" and listens("^=lo") != "lo" and listens("^=l") == listens("^nosuch")
     out = listens("=l")
     assert out.startswith("error 5") and "NCCL_SOCKET_IFNAME==l" in out, out
 
@@ -134,6 +134,54 @@ def test_log_lines_name_nccl_s_calls():
     assert first.communicate(timeout=60)[0] == "sum 2.0 4.0 6.0\n"
 
 
+class Config(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("blocking", ctypes.c_int),
+                ("cga", ctypes.c_int), ("min_ctas", ctypes.c_int), ("max_ctas", ctypes.c_int), ("net", ctypes.c_char_p)]
+
+
+def configured_main(library):
+    """Communicators with a configuration that asks for what Kolo decides by itself."""
+    nccl = ctypes.CDLL(library)
+    for _ in range(3):
+        ident, comm, none = Id(), ctypes.c_void_p(), -2**31
+        config = Config(ctypes.sizeof(Config), 0xcafebeef, 21700, none, none, 2, none, b"Socket")
+        assert nccl.ncclGetUniqueId(ctypes.byref(ident)) == 0
+        assert nccl.ncclCommInitRankConfig(ctypes.byref(comm), 1, ident, 0, ctypes.byref(config)) == 0
+
+
+def polls_main(library):
+    """Two communicators fail, and the program asks both, by turns."""
+    nccl = ctypes.CDLL(library)
+    pairs, now = [(ctypes.c_void_p * n)() for n in (2, 3)], ctypes.c_int()
+    for pair in pairs:
+        assert nccl.ncclCommInitAll(pair, len(pair), None) == 0
+    for pair in pairs:
+        assert nccl.ncclCommAbort(ctypes.c_void_p(pair[-2])) == 0
+    failed = 0
+    while failed < 100:
+        seen = []
+        for pair in pairs:  # each has another text
+            assert nccl.ncclCommGetAsyncError(ctypes.c_void_p(pair[-1]), ctypes.byref(now)) == 0
+            seen.append(now.value)
+        failed += seen == [6, 6]
+
+
+def test_what_a_configuration_cannot_set_is_said_once():
+    _, log = run([__file__, "configured", LIBRARY], NCCL_DEBUG="INFO")
+    assert log.count("a configuration sets minCTAs netName, which Kolo decides by itself") == 1, log
+
+
+def test_a_failure_is_logged_once_however_often_it_is_asked_for():
+    _, log = run([__file__, "polls", LIBRARY], KOLO_QUIET_EXIT="0")
+    lines = [line for line in log.splitlines() if "aborted the communicator" in line]
+    assert 1 <= len(lines) <= 4, (len(lines), lines[:6])
+
+
+def test_variables_of_nccl_that_have_no_effect_are_known():
+    _, log = one(NCCL_NVLS_CHUNKSIZE="1", NCCL_IB_MERGE_VFS="1", NCCL_PAT_ENABLE="0", NCCL_SOCKET_RCVBUF="-1", NCCL_SOCKET_SNDBUF="100000")
+    assert "WARN" not in log, log
+
+
 TWO = """
 import ctypes, sys
 first = ctypes.CDLL(sys.argv[1], ctypes.RTLD_GLOBAL)
@@ -158,6 +206,8 @@ def test_two_copies_are_told_of():
 
 if sys.argv[1] == "rank":
     rank_main(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+elif sys.argv[1] in ("configured", "polls"):
+    globals()[sys.argv[1] + "_main"](sys.argv[2])
 else:
     LIBRARY = os.path.abspath(sys.argv[1])
     if b"san.so" in subprocess.run(["ldd", LIBRARY], capture_output=True, check=False).stdout:

@@ -2,20 +2,26 @@
  *
  * Ranks under RLIMIT_FSIZE, with and without a log and a timeline: the system sends SIGXFSZ to who would make a
  * file, or shared memory, larger than that. What is a convenience goes without; the job ends right. Also a log and
- * a timeline whose name is a pipe that nobody reads.
+ * a timeline whose name is a pipe that nobody reads; and a sandbox in which memfd_create(2) is refused.
  */
 #include <kolo/engine.h>
 #include <kolo/kolo.h>
 
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,6 +58,26 @@ static int use_engine(int rank, kolo_comm_t comm)
     return 0;
 }
 
+/* One of the caller's memory and one of Kolo's. */
+static int use_windows(int rank, kolo_comm_t comm)
+{
+    static int32_t mine[5000], sent[5000];
+    kolo_window_t windows[2];
+    void *made;
+    const int to = (rank + 1) % RANKS, from = (rank + RANKS - 1) % RANKS;
+    const kolo_signal_wait_t wait = {from, 0, 2};
+    CHECK(kolo_window_register(comm, mine, sizeof mine, &windows[0]) == KOLO_OK);
+    CHECK(kolo_window_register(comm, NULL, sizeof mine, &windows[1]) == KOLO_OK);
+    CHECK(kolo_window_memory(comm, windows[1], &made, NULL) == KOLO_OK);
+    for (int i = 0; i < 5000; i++) sent[i] = 100 * rank + i;
+    for (int i = 0; i < 2; i++)
+        CHECK(kolo_put_signal(sent, 5000, KOLO_INT32, to, windows[i], 0, 0, comm, NULL) == KOLO_OK);
+    CHECK(kolo_wait_signal(&wait, 1, comm, NULL) == KOLO_OK);
+    for (int i = 0; i < 5000; i++) CHECK(mine[i] == 100 * from + i && ((int32_t *)made)[i] == 100 * from + i);
+    for (int i = 2; i-- > 0;) CHECK(kolo_window_deregister(comm, windows[i]) == KOLO_OK);
+    return 0;
+}
+
 static int be_rank(int rank, bool engine)
 {
     kolo_unique_id_t id;
@@ -63,7 +89,7 @@ static int be_rank(int rank, bool engine)
     for (int i = 0; i < COUNT; i++) data[i] = rank + 1;
     CHECK(kolo_all_reduce(data, data, COUNT, KOLO_INT32, KOLO_SUM, comm, NULL) == KOLO_OK);
     for (int i = 0; i < COUNT; i++) CHECK(data[i] == RANKS * (RANKS + 1) / 2);
-    if (engine && use_engine(rank, comm)) return 1;
+    if (use_windows(rank, comm) || (engine && use_engine(rank, comm))) return 1;
     CHECK(kolo_comm_finalize(comm) == KOLO_OK);
     CHECK(kolo_comm_destroy(comm) == KOLO_OK);
     return 0;
@@ -73,6 +99,21 @@ static void limit_to(rlim_t bytes)
 {
     struct rlimit limit = {bytes, bytes};
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) abort();
+}
+
+/* Who may not make memory files: no rank, all, or one. */
+enum { NOBODY = -2, ALL = -1 };
+static int sandboxed = NOBODY;
+
+static void refuse_memfd(int error)
+{
+    struct sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+                                   BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+                                   BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+                                   BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+        abort();
 }
 
 /* Returns how many ranks did not end right. */
@@ -94,6 +135,7 @@ static int run(rlim_t bytes, bool files, int (*fn)(int rank, bool engine))
             setenv("KOLO_AUTOTUNE_LOG", autotune, 1);
         }
         if (bytes > 0) limit_to(bytes);
+        if (sandboxed == ALL || sandboxed == r) refuse_memfd(r % 2 ? EPERM : ENOSYS);
         _exit(fn(r, files));
     }
     for (int r = 0; r < RANKS; r++) {
@@ -143,6 +185,11 @@ int main(void)
     failed += report("a megabyte: no flight record, right sums", run(1000000, false, be_rank));
     failed += report("a page", run(4096, false, be_rank));
     failed += report("two hundred bytes: an id, and no page", run(200, false, be_rank));
+    sandboxed = ALL;
+    failed += report("no memory files in a sandbox", run(0, false, be_rank));
+    sandboxed = 1;
+    failed += report("no memory files on one rank", run(0, false, be_rank));
+    sandboxed = NOBODY;
     failed += report("log, timeline and autotune's log end early, the ranks do not", run(5000, true, be_rank));
     unlink(log_file);
     unlink(timeline);

@@ -313,29 +313,35 @@ static void print_memory(const job_t *job, const conn_set_t *all, uint64_t flat)
            queues + all->scratch + rest, queues, all->scratch, rest);
 }
 
-/* Measured, with each rank connected with each by all collectives and messages: listener, engine's events; of each
- * other rank the out-of-band socket and, on this host, its doorbell and what tells of its end; over TCP six
- * connections. */
-#define FDS_OF_COMM    7u
-#define FDS_OF_LIBRARY 6u
-#define FDS_PER_SHARED 3u
-#define FDS_PER_TCP    (6u << kolo_tcp_param_sockets)
-#define FDS_PER_HOST   1u
+/* Measured, with each rank connected with each by all collectives and messages (decision 0097). Of a communicator:
+ * listener, engine's events, control page and its copy; of each other rank the out-of-band socket, and over TCP six
+ * connections. All communicators share the library's and, of each other rank of the host, its doorbell and what
+ * tells of its end, twice. */
+#define FDS_OF_COMM      4u
+#define FDS_PER_RANK     1u
+#define FDS_PER_TCP      (6u << kolo_tcp_param_sockets)
+#define FDS_OF_LIBRARY   6u
+#define FDS_SHARED_LOCAL 3u
+#define FDS_SHARED_TCP   1u
 
 static void print_descriptors(const job_t *job)
 {
     struct rlimit limit = {0};
-    const uint64_t here = (uint64_t)job->node_size[0] - 1, elsewhere = job->emit.nranks - 1 - here;
-    const uint64_t far = elsewhere * (FDS_PER_HOST + FDS_PER_TCP), base = FDS_OF_COMM + far;
-    const uint64_t shared = base + here * FDS_PER_SHARED, tcp = base + here * (FDS_PER_HOST + 1 + FDS_PER_TCP);
-    printf("descriptors per rank: at most %" PRIu64 " where ranks of a host share memory, %" PRIu64
-           " where all goes over TCP (KOLO_TCP_SOCKETS=%u)\n",
-           shared, tcp, 1u << kolo_tcp_param_sockets);
+    const uint64_t here = (uint64_t)job->node_size[0] - 1, all = job->emit.nranks - 1, elsewhere = all - here;
+    const uint64_t shared = FDS_OF_COMM + all * FDS_PER_RANK + elsewhere * FDS_PER_TCP;
+    const uint64_t tcp = shared + here * FDS_PER_TCP;
+    const uint64_t once = FDS_OF_LIBRARY + here * FDS_SHARED_LOCAL,
+                   once_tcp = FDS_OF_LIBRARY + here * FDS_SHARED_TCP;
+    printf("descriptors per rank: at most %" PRIu64
+           " of a communicator where ranks of a host share memory, %" PRIu64
+           " where all goes over TCP (KOLO_TCP_SOCKETS=%u); %" PRIu64 " and %" PRIu64
+           " that all communicators share\n",
+           shared, tcp, 1u << kolo_tcp_param_sockets, once, once_tcp);
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) return;
-    printf("  a process may have %" PRIu64 " (ulimit -Hn), the library itself holds %u: room for %" PRIu64
-           " and %" PRIu64 " such communicators; ranks that are threads share it\n",
-           (uint64_t)limit.rlim_max, FDS_OF_LIBRARY, (uint64_t)limit.rlim_max / shared,
-           (uint64_t)limit.rlim_max / tcp);
+    const uint64_t most = limit.rlim_max;
+    printf("  a process may have %" PRIu64 " (ulimit -Hn): room for %" PRIu64 " and %" PRIu64
+           " such communicators; ranks that are threads share it\n",
+           most, most > once ? (most - once) / shared : 0, most > once_tcp ? (most - once_tcp) / tcp : 0);
 }
 
 int kolo_info_memory(const char *ranks, int nodes)

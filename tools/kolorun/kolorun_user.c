@@ -6,7 +6,6 @@
 #include "kolorun.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/signalfd.h>
@@ -16,16 +15,6 @@
 int kolorun_begin(kolorun_sink_t *out, kolorun_sink_t *err)
 {
     static const int passed_on[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
-    bool no_output = fcntl(STDOUT_FILENO, F_GETFD) < 0;
-    int fd;
-    do fd = open("/dev/null", O_RDWR | O_CLOEXEC); /* descriptors 0 to 2 exist: no pipe of ours lands there */
-    while (fd >= 0 && fd <= 2);
-    if (no_output && fd > 2) { /* what is written is lost: that is to be an error, as of echo */
-        int unwritable = open("/dev/null", O_RDONLY | O_CLOEXEC);
-        if (unwritable >= 0) dup3(unwritable, STDOUT_FILENO, O_CLOEXEC);
-        if (unwritable >= 0) close(unwritable);
-    }
-    if (fd > 2) close(fd);
     kolorun_sink_init(out, STDOUT_FILENO);
     kolorun_sink_init(err, STDERR_FILENO);
     struct rlimit files; /* a host takes four; agents and what they start have the user's limit back */

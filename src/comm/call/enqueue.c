@@ -106,16 +106,38 @@ static kolo_status_t check_overlap(const kolo_call_t *call, uint64_t src_bytes, 
         what, call->comm->name, call->comm->rank, a, a + src_bytes, b, b + dst_bytes, in_place_form(call->coll));
 }
 
-/* src_parts, dst_parts: how many times `count` each buffer holds; 0: not used on this rank. in_place: that form. */
+/* Notes a refused call of a communicator on the board: others may have made the same, and wait. */
+static kolo_status_t refuse(kolo_call_t *call, kolo_status_t status)
+{
+    kolo_body_t *body = call->comm->on_device ? kolo_handle_visit(call->comm, "a call") : NULL;
+    if (!body) return status;
+    if (atomic_load(&call->comm->state) == KOLO_COMM_READY)
+        kolo_device_refuse(&(kolo_device_work_t){.body = body, .calls = call, .count = 1});
+    kolo_handle_leave(call->comm);
+    return status;
+}
+
+/* Checks the buffers. src_parts, dst_parts: how many times `count` each holds; 0: not used on this rank. in_place:
+ * that form. */
+static kolo_status_t check_buffers(const kolo_call_t *call, unsigned src_parts, unsigned dst_parts, bool in_place,
+                                   const char *what)
+{
+    uint64_t bytes = call->count * call->elem;
+    bool on_device = call->comm->on_device;
+    if (src_parts) KOLO_TRY(kolo_check_buffer(call->src, bytes, on_device, "the source", what));
+    if (dst_parts) KOLO_TRY(kolo_check_buffer(call->dst, bytes, on_device, "the destination", what));
+    if (!src_parts || !dst_parts) return KOLO_OK;
+    return check_overlap(call, bytes * src_parts, bytes * dst_parts, in_place, what);
+}
+
+/* Checks a collective and submits it. */
 static kolo_status_t submit(kolo_call_t *call, unsigned src_parts, unsigned dst_parts, bool in_place,
                             const char *what)
 {
     uint64_t bytes = call->count * call->elem;
     bool on_device = call->comm->on_device;
-    if (src_parts) KOLO_CALL_TRY(kolo_check_buffer(call->src, bytes, on_device, "the source", what));
-    if (dst_parts) KOLO_CALL_TRY(kolo_check_buffer(call->dst, bytes, on_device, "the destination", what));
-    if (src_parts && dst_parts)
-        KOLO_CALL_TRY(check_overlap(call, bytes * src_parts, bytes * dst_parts, in_place, what));
+    kolo_status_t status = check_buffers(call, src_parts, dst_parts, in_place, what);
+    if (KOLO_UNLIKELY(status != KOLO_OK)) return kolo_call_refused(refuse(call, status));
     if (kolo_deep() && !on_device) KOLO_CALL_TRY(kolo_deep_check(call, bytes * src_parts, bytes * dst_parts, what));
     call->in_place = in_place && bytes;
     return kolo_call_submit(call);
@@ -227,22 +249,31 @@ kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream)
     return kolo_call_submit(&call);
 }
 
-kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char *what)
+/* Checks what a message has beyond other calls: its peer and its buffer. */
+static kolo_status_t check_message(kolo_call_t *call, const void *buf, const char *what)
 {
     int peer = (int)call->root;
-    KOLO_CALL_TRY(kolo_check_call(call, what));
     if (peer < 0 || peer >= call->comm->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: peer %d is out of range, the communicator has %d ranks",
                          what, peer, call->comm->nranks);
     uint64_t bytes = call->count * call->elem;
-    KOLO_CALL_TRY(kolo_check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
+    KOLO_TRY(kolo_check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
     if (kolo_deep() && !call->comm->on_device) return kolo_deep_check(call, bytes, bytes, what);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char *what)
+{
+    KOLO_CALL_TRY(kolo_check_call(call, what));
+    KOLO_CALL_TRY(check_message(call, buf, what));
     return KOLO_OK;
 }
 
 static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, const char *what)
 {
-    KOLO_CALL_TRY(kolo_p2p_check_call(call, buf, what));
+    KOLO_CALL_TRY(kolo_check_call(call, what)); /* before: it may have no communicator */
+    kolo_status_t status = check_message(call, buf, what);
+    if (KOLO_UNLIKELY(status != KOLO_OK)) return kolo_call_refused(refuse(call, status));
     if ((int)call->root == call->comm->rank && !kolo_group_open() && !call->comm->aside)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: rank %u to itself needs a group with both calls in it", what,
                          call->root);
@@ -251,26 +282,14 @@ static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, const char *
 
 kolo_status_t kolo_send(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream)
 {
-    kolo_call_t call = {.kind = KOLO_CALL_SEND,
-                        .coll = KOLO_COLL_P2P,
-                        .type = type,
-                        .root = (uint32_t)peer,
-                        .src = buf,
-                        .count = count,
-                        .comm = comm,
-                        .stream = stream};
+    kolo_call_t call = kolo_p2p_call(KOLO_CALL_SEND, buf, count, type, peer, comm);
+    call.stream = stream;
     return submit_p2p(&call, buf, "send");
 }
 
 kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream)
 {
-    kolo_call_t call = {.kind = KOLO_CALL_RECV,
-                        .coll = KOLO_COLL_P2P,
-                        .type = type,
-                        .root = (uint32_t)peer,
-                        .dst = buf,
-                        .count = count,
-                        .comm = comm,
-                        .stream = stream};
+    kolo_call_t call = kolo_p2p_call(KOLO_CALL_RECV, buf, count, type, peer, comm);
+    call.stream = stream;
     return submit_p2p(&call, buf, "recv");
 }

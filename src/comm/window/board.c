@@ -78,7 +78,7 @@ static void board_leave(const kolo_body_t *body, board_ref_t *b)
     free(b);
 }
 
-/* A line for each rank, and one for the owner's own streams. */
+/* Returns room for a line for each rank, and one for the owner's own streams. */
 static size_t board_bytes(const kolo_body_t *body)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -87,12 +87,13 @@ static size_t board_bytes(const kolo_body_t *body)
 
 kolo_status_t kolo_window_memory_make(const char *name, size_t bytes, int *fd, void **base)
 {
-    int f;
-    KOLO_TRY(kolo_memfd_make(name, bytes, &f));
-    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
+    const bool alone = !kolo_memfd_may(bytes); /* what others write comes over TCP */
+    int f = -1;
+    if (!alone) KOLO_TRY(kolo_memfd_make(name, bytes, &f));
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, alone ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, f, 0);
     if (map == MAP_FAILED) {
         int err = errno;
-        kolo_fd_close(f);
+        if (f >= 0) kolo_fd_close(f);
         return kolo_fail_errno(KOLO_ERR_NO_MEMORY, err, "cannot map %zu bytes of shared memory", bytes);
     }
     *fd = f;
@@ -134,7 +135,7 @@ static bool may_copy(kolo_body_t *body, kolo_control_peer_t *control)
     return control->cma > 0;
 }
 
-/* By the wire that would connect the two: what was switched off for wires is off here, too. */
+/* Asks the wire that would connect the two: what was switched off for wires is off here, too. */
 static kolo_status_t find_reach(kolo_windows_t *w, int peer, const board_card_t *card)
 {
     kolo_body_t *body = w->body;
@@ -198,7 +199,7 @@ static kolo_status_t make_board(kolo_windows_t *w, board_card_t *card)
             if (w->due) atomic_init(&w->due[r * KOLO_SIGNALS + i], (uint32_t)kolo_comm_options.counter_start);
         }
     memcpy(card->name, w->name, sizeof card->name);
-    return body->nranks > 1 ? kolo_fdpass_offer(w->name, body->ctx.key, &w->fd, 1, 0) : KOLO_OK;
+    return body->nranks > 1 && w->fd >= 0 ? kolo_fdpass_offer(w->name, body->ctx.key, &w->fd, 1, 0) : KOLO_OK;
 }
 
 static kolo_status_t meet(kolo_windows_t *w, board_card_t *cards)
@@ -214,17 +215,17 @@ static kolo_status_t meet(kolo_windows_t *w, board_card_t *cards)
     for (int i = 1; i < body->nranks && status == KOLO_OK; i++)
         status = find_reach(w, (body->rank + i) % body->nranks, &cards[(body->rank + i) % body->nranks]);
     KOLO_TRY(status);
-    for (int r = 0; r < body->nranks && body->gpu.device >= 0; r++)
-        if (w->ranks[r].reach == KOLO_REACH_FAR)
-            return kolo_fail(KOLO_ERR_UNSUPPORTED,
-                             "windows on GPUs need memory that ranks %d and %d share (KOLO_SHM_DISABLE)",
-                             body->rank, r);
     for (size_t r = 0; r < n; r++) w->reach[(size_t)body->rank * n + r] = (uint8_t)w->ranks[r].reach;
     KOLO_TRY(kolo_oob_all_gather(body->oob, w->reach, n));
     for (size_t i = 0; i < n * n; i++)
         if (w->reach[i] > KOLO_REACH_FAR)
             return kolo_fail(KOLO_ERR_PROTOCOL,
                              "rank %zu sent a malformed list of the ranks whose windows it reaches", i / n);
+    for (size_t i = 0; i < n * n && body->gpu.device >= 0; i++) /* the first pair, on all ranks alike */
+        if (w->reach[i] == KOLO_REACH_FAR)
+            return kolo_fail(KOLO_ERR_UNSUPPORTED,
+                             "windows on GPUs need memory that ranks %zu and %zu share (KOLO_SHM_DISABLE)", i / n,
+                             i % n);
     return KOLO_OK;
 }
 
@@ -301,9 +302,9 @@ void kolo_window_free(kolo_windows_t *w, kolo_window_peers_t *window)
     kolo_window_device_free(w->body, window);
     for (int r = 0; r < w->body->nranks; r++)
         if (window->peers[r].mapped) munmap(window->peers[r].at, window->peers[r].bytes);
-    if (window->fd >= 0) {
+    if (window->made) {
         munmap(window->base, window->bytes);
-        kolo_fd_close(window->fd);
+        if (window->fd >= 0) kolo_fd_close(window->fd);
     }
     free(window);
 }
@@ -324,7 +325,7 @@ size_t kolo_windows_memory(kolo_body_t *body)
         sizeof *w + n * sizeof *w->ranks + n * n + board_bytes(body) + (w->relay ? kolo_relay_memory(w->relay) : 0);
     pthread_mutex_lock(&w->lock);
     for (kolo_window_peers_t *win = w->first; win; win = win->next)
-        bytes += sizeof *win + n * sizeof win->peers[0] + (win->fd >= 0 ? win->bytes : 0);
+        bytes += sizeof *win + n * sizeof win->peers[0] + (win->made ? win->bytes : 0);
     pthread_mutex_unlock(&w->lock);
     return bytes;
 }

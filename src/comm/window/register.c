@@ -70,7 +70,7 @@ static kolo_status_t open_end(kolo_windows_t *w, int peer, bool dial)
     return kolo_relay_connect(w->relay, peer, socket);
 }
 
-/* Who dials does not wait for who accepts, so all are dialled first. */
+/* Dials all first: who dials does not wait for who accepts. */
 static kolo_status_t connect_ends(kolo_windows_t *w, kolo_window_peers_t *window, const window_card_t *cards)
 {
     kolo_body_t *body = w->body;
@@ -155,15 +155,17 @@ static kolo_status_t fill_card(kolo_window_peers_t *window, kolo_body_t *body, v
     } else if (!buf && bytes) {
         KOLO_TRY(kolo_random(card->name, sizeof card->name));
         KOLO_TRY(kolo_window_memory_make("kolo-window", window->bytes, &window->fd, &window->base));
-        card->shared = 1;
-        if (body->nranks > 1) KOLO_TRY(kolo_fdpass_offer(card->name, body->ctx.key, &window->fd, 1, 0));
+        window->made = true;
+        card->shared = window->fd >= 0;
+        if (card->shared && body->nranks > 1)
+            KOLO_TRY(kolo_fdpass_offer(card->name, body->ctx.key, &window->fd, 1, 0));
     }
     card->address = (uint64_t)(uintptr_t)window->base;
     card->bytes = window->bytes;
     return KOLO_OK;
 }
 
-/* All learn how it went with each. Different statuses on different ranks: the first one that is none counts. */
+/* Learns how it went with each. Different statuses on different ranks: the first one that is none counts. */
 static kolo_status_t agree(kolo_body_t *body, kolo_status_t status, bool *agreed)
 {
     size_t n = (size_t)body->nranks;
@@ -204,7 +206,7 @@ static void hide_all(kolo_windows_t *w, kolo_window_peers_t *window)
         if (window->peers[r].mine.bytes) kolo_relay_hide(w->relay, r, &window->peers[r].mine);
 }
 
-/* One end may be there and the other not. The next window makes them anew, on all ranks. */
+/* Gives up ends of which one may be there and the other not. The next window makes them anew, on all ranks. */
 static void give_up_ends(kolo_windows_t *w, kolo_window_peers_t *window)
 {
     for (int r = 0; r < w->body->nranks && w->relay; r++)
@@ -216,7 +218,9 @@ kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, uint6
     size_t n = (size_t)body->nranks;
     *agreed = false;
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
-    KOLO_TRY(kolo_windows_open(body));
+    kolo_status_t status = kolo_windows_open(body);
+    *agreed = status == KOLO_ERR_UNSUPPORTED; /* all have seen who reaches whom */
+    if (status != KOLO_OK) return status;
     kolo_windows_t *w = body->windows;
     kolo_window_peers_t *window = calloc(1, sizeof *window + n * sizeof window->peers[0]);
     window_card_t *cards = calloc(n, sizeof *cards);
@@ -226,7 +230,7 @@ kolo_status_t kolo_window_make(kolo_body_t *body, void *buf, size_t bytes, uint6
         return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a window of %zu ranks", n);
     }
     window->fd = -1;
-    kolo_status_t status = try_make(w, window, buf, bytes, cards, agreed);
+    status = try_make(w, window, buf, bytes, cards, agreed);
     kolo_fdpass_withdraw(cards[body->rank].name); /* if it was offered */
     free(cards);
     if (status != KOLO_OK) {
@@ -251,7 +255,7 @@ static void describe_fence(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "what others have written to the windows of %s rank %d", w->body->name, w->body->rank);
 }
 
-/* All that was on its way to this rank is there, whoever sent it. */
+/* Waits until all that was on its way to this rank is there, whoever sent it. */
 static kolo_status_t fence(kolo_windows_t *w)
 {
     kolo_body_t *body = w->body;

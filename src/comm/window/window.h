@@ -55,7 +55,8 @@ typedef struct kolo_window_peers {
     struct kolo_window_peers *next;
     void *base; /* mine */
     size_t bytes;
-    int fd;                       /* of host memory that Kolo has made, else -1 */
+    bool made;                    /* host memory that Kolo has made, */
+    int fd;                       /* and its descriptor; -1: others cannot map it */
     kolo_window_device_t *device; /* of a GPU communicator */
     struct {
         uint64_t address, bytes; /* as the owner sees it */
@@ -100,7 +101,7 @@ kolo_window_peers_t *kolo_window_find(kolo_windows_t *windows, uint64_t handle);
 bool kolo_windows_any(kolo_windows_t *windows); /* is any registered? Any thread */
 /* Frees a window that is not, or no longer, in the list. */
 void kolo_window_free(kolo_windows_t *windows, kolo_window_peers_t *window);
-/* Makes memory that peers of this host can map. */
+/* Makes memory that peers of this host can map; *fd -1: they cannot, and write over TCP. */
 kolo_status_t kolo_window_memory_make(const char *name, size_t bytes, int *fd, void **base);
 kolo_status_t kolo_window_memory_fetch(kolo_body_t *body, int owner, const uint8_t name[16], size_t bytes,
                                        void **base);

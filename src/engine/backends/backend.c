@@ -4,6 +4,7 @@
  */
 #include "engine/backends/backend.h"
 
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "comm/comm.h"
 
@@ -63,7 +64,7 @@ static void add(kolo_backends_t *b, int work, int number)
     b->slots[number].wanted = true;
 }
 
-/* First of all, but only once somebody switches it on (kolo_backend_switch()). */
+/* Puts one first of all that counts only once somebody switches it on (kolo_backend_switch()). */
 static void add_switched_off(kolo_backends_t *b, int work, int number)
 {
     if (has(b, work, number)) return;
@@ -72,7 +73,7 @@ static void add_switched_off(kolo_backends_t *b, int work, int number)
     b->slots[number].wanted = true;
 }
 
-/* A list of names up to `end`, for the works [from, to). */
+/* Parses a list of names up to `end`, for the works [from, to). */
 static kolo_status_t parse_list(kolo_backends_t *b, const char *text, const char *end, int from, int to)
 {
     for (int w = from; w < to; w++) b->norder[w] = 0;
@@ -135,7 +136,7 @@ static void open_one(struct kolo_tensor_engine *e, int i)
     if (!slot->open) snprintf(slot->why, sizeof slot->why, "%s", kolo_error_text());
 }
 
-/* Is it there on all ranks? The first that lacks it is named. */
+/* Agrees on whether it is there on all ranks. The first that lacks it is named. */
 static kolo_status_t agree_one(struct kolo_tensor_engine *e, int i)
 {
     kolo_backend_slot_t *slot = &e->backends->slots[i];
@@ -236,6 +237,7 @@ kolo_status_t kolo_backends_status(const kolo_set_t *s)
 int kolo_backend_choose(const kolo_set_t *s, const kolo_need_t *need)
 {
     const kolo_backends_t *b = s->engine->backends;
+    KOLO_FAIL_POINT("engine.backend.choose");
     for (int i = 0; i < b->norder[need->work]; i++) {
         const kolo_backend_choice_t *choice = &b->order[need->work][i];
         if (choice->on && known[choice->number]->takes(s, need)) return choice->number;

@@ -28,11 +28,6 @@ typedef struct {
     size_t scratch_bytes;
 } moves_t;
 
-static const kolo_member_t *member_of(const kolo_set_t *s)
-{
-    return &s->comm->body->member;
-}
-
 static int fewest_ranks(const kolo_member_t *m)
 {
     int fewest = m->node_size[0];
@@ -52,13 +47,13 @@ static bool is_integer(kolo_type_t type)
 
 bool kolo_backend_levels_have_some(const kolo_set_t *s)
 {
-    const kolo_member_t *m = member_of(s);
+    const kolo_member_t *m = &s->members;
     return m->nnodes > 1 && m->nnodes < m->nranks;
 }
 
 bool kolo_backend_levels_fit(const kolo_set_t *s, const kolo_backend_levels_t *levels, const kolo_need_t *need)
 {
-    const kolo_member_t *m = member_of(s);
+    const kolo_member_t *m = &s->members;
     if (m->nnodes < 2) return false;
     bool broadcasts = levels->inside->broadcasts && levels->across->broadcasts;
     if (need->work == KOLO_WORK_ALL_GATHER || (need->work == KOLO_WORK_BROADCAST && broadcasts)) return is_even(m);
@@ -94,7 +89,7 @@ void kolo_backend_levels_free(void *here)
 
 static kolo_status_t meet_levels(kolo_set_t *s, void *state, moves_t *l, int *partners)
 {
-    const kolo_member_t *m = member_of(s);
+    const kolo_member_t *m = &s->members;
     bool holds = l->local_rank < l->pieces;
     kolo_level_t local = {.name = "local",
                           .purpose = KOLO_LEVEL_LOCAL,
@@ -119,7 +114,7 @@ static kolo_status_t meet_levels(kolo_set_t *s, void *state, moves_t *l, int *pa
 
 kolo_status_t kolo_backend_levels_meet(kolo_set_t *s, void *state, const kolo_backend_levels_t *levels, void **here)
 {
-    const kolo_member_t *m = member_of(s);
+    const kolo_member_t *m = &s->members;
     size_t room = (size_t)KOLO_MAX(m->nnodes, m->nranks);
     moves_t *l = calloc(1, sizeof *l);
     int *partners = malloc((size_t)m->nnodes * sizeof *partners);
@@ -209,7 +204,7 @@ static kolo_status_t all_reduce(moves_t *l, const kolo_move_t *m, int ranks)
  * goes round inside. */
 static kolo_status_t all_gather(const kolo_set_t *s, moves_t *l, const kolo_move_t *m)
 {
-    const kolo_member_t *members = member_of(s);
+    const kolo_member_t *members = &s->members;
     kolo_move_t step = *m;
     size_t elem = kolo_type_size(m->need.type), all = 0;
     step.counts = l->counts;
@@ -236,7 +231,7 @@ static kolo_status_t all_gather(const kolo_set_t *s, moves_t *l, const kolo_move
 /* Hosts have equally many ranks, so there is a rank with the root's place on each. */
 static kolo_status_t broadcast(const kolo_set_t *s, const moves_t *l, const kolo_move_t *m)
 {
-    const kolo_member_t *members = member_of(s);
+    const kolo_member_t *members = &s->members;
     kolo_move_t step = *m;
     int place = members->local_of[m->root];
     if (m->count == 0) return KOLO_OK;

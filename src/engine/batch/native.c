@@ -15,7 +15,8 @@
 
 /* ---- the communicator of GPUs ---- */
 
-/* Collective over the set, at the same place in the order of its operations on all ranks. */
+/* Opens the communicator of GPUs. Collective over the set, at the same place in the order of its operations on all
+ * ranks. */
 static kolo_status_t open_gpu(kolo_set_t *s)
 {
     kolo_config_t config = KOLO_CONFIG_INITIALIZER;
@@ -41,7 +42,7 @@ static kolo_status_t open_gpu(kolo_set_t *s)
     return KOLO_OK;
 }
 
-/* What the set has on its way there comes to its end. */
+/* Waits for what the set has on its way there. */
 static kolo_status_t await_flights(const kolo_set_t *s)
 {
     kolo_devices_t *d = s->engine->devices;
@@ -66,11 +67,8 @@ kolo_status_t kolo_native_renew(kolo_set_t *s)
     if (!gpu) return KOLO_OK;
     (void)kolo_comm_revoke(gpu); /* the news may not have come yet */
     KOLO_TRY(await_flights(s));
-    if (atomic_exchange(&s->gpu_ended, true)) return kolo_fail(KOLO_ERR_ABORTED, "engine: aborted");
-    kolo_comm_abort(gpu);
-    atomic_store(&s->gpu, NULL);
+    kolo_set_leave_gpu(s, true);
     s->gpu_asked = false;
-    atomic_store(&s->gpu_ended, false);
     kolo_info("engine", "the communicator of GPUs is made anew: an operation failed");
     return KOLO_OK;
 }
@@ -98,7 +96,7 @@ bool kolo_native_may(const kolo_set_t *s, const kolo_response_t *r)
     return r->device && r->status == KOLO_OK && q->work < KOLO_MOVES;
 }
 
-/* What backends choose by; the same on all ranks. */
+/* Returns what backends choose by; the same on all ranks. */
 static kolo_need_t need_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n)
 {
     const kolo_tensor_request_t *q = &batch[0]->request;

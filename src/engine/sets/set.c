@@ -53,13 +53,14 @@ kolo_status_t kolo_set_open(kolo_set_t *s, kolo_comm_t comm)
 {
     const kolo_engine_config_t *config = &s->engine->config;
     s->comm = comm;
+    KOLO_TRY(kolo_member_build(&s->members, s->rank, s->size, comm->body->member.peers));
     KOLO_TRY(kolo_cache_init(&s->cache, (int)config->cache_capacity, s->size));
     kolo_cache_switch(&s->cache, !s->engine->cache_off);
     KOLO_TRY(kolo_controller_init(&s->controller, s->rank == 0 ? s->size : 1));
     kolo_stall_init(&s->controller.stall, config->stall_warn_ms, config->stall_limit_ms);
     s->controller.set = s->id;
     s->controller.ranks = s->ranks;
-    s->controller.stall.peers = comm->body->member.peers;
+    s->controller.stall.peers = s->members.peers;
     s->note.record = comm->body->track.record.at;
     s->controller.stall.note = s->rank == 0 && s->note.record ? &s->note : NULL;
     KOLO_TRY(kolo_op_create_agreement(&s->and_op, and_words, KOLO_SIGNATURE_AGREE, comm));
@@ -69,8 +70,8 @@ kolo_status_t kolo_set_open(kolo_set_t *s, kolo_comm_t comm)
 
 void kolo_set_leave_gpu(kolo_set_t *s, bool abort)
 {
-    kolo_comm_t gpu = atomic_load(&s->gpu);
-    if (!gpu || atomic_exchange(&s->gpu_ended, true)) return;
+    kolo_comm_t gpu = atomic_exchange(&s->gpu, NULL);
+    if (!gpu) return;
     if (abort)
         kolo_comm_abort(gpu);
     else
@@ -80,7 +81,7 @@ void kolo_set_leave_gpu(kolo_set_t *s, bool abort)
 void kolo_set_finalize_gpu(kolo_set_t *s)
 {
     kolo_comm_t gpu = atomic_load(&s->gpu);
-    if (gpu && !atomic_load(&s->gpu_ended)) kolo_call_finalize(KOLO_CALL_WORD_ENGINE_END, gpu);
+    if (gpu) kolo_call_finalize(KOLO_CALL_WORD_ENGINE_END, gpu);
 }
 
 void kolo_set_leave(kolo_set_t *s, bool abort)
@@ -123,6 +124,7 @@ void kolo_set_free(kolo_set_t *s)
     kolo_controller_fini(&s->controller);
     kolo_failed_free(s);
     pthread_mutex_destroy(&s->note.lock);
+    kolo_member_fini(&s->members);
     free(s->ranks);
     free(s);
 }

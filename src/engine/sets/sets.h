@@ -19,12 +19,12 @@ typedef struct kolo_set {
     struct kolo_tensor_engine *engine;
     int id, rank, size; /* rank within the set; -1: not in it, and the rest is unused */
     int *ranks;         /* of the job, ascending */
-    kolo_comm_t comm;   /* its own */
-    kolo_note_t note;   /* for kolo-top, in its record */
+    kolo_comm_t comm;   /* its own; the loop uses its handle alone, for another thread may abort it at any time */
+    kolo_member_t members; /* who its ranks are: a copy, for the same reason */
+    kolo_note_t note;      /* for kolo-top, in its record */
     _Atomic bool comm_ended;
-    /* native.c: a communicator of the ranks' GPUs, made at first need */
+    /* native.c: a communicator of the ranks' GPUs, made at first need. Who takes it out of here ends it. */
     _Atomic(kolo_comm_t) gpu;
-    _Atomic bool gpu_ended;
     bool gpu_asked, gpu_missing; /* the loop's: making it was tried; it failed on some rank */
     bool ran_native;             /* the loop's: an operation ran on GPUs, so all ranks have one */
     bool removed;                /* under the queue's lock */

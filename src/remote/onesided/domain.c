@@ -4,7 +4,6 @@
  * peers of this host map, so that they ring only when the thread sleeps.
  */
 #include "base/file/fds.h"
-#include "base/file/limit.h"
 #include "mem/admit.h"
 #include "member/member.h"
 #include "remote/onesided/lanes.h"
@@ -62,12 +61,12 @@ const char *kolo_onesided_kind_name(kolo_onesided_kind_t kind)
     return (unsigned)kind < KOLO_ONESIDED_KINDS ? names[kind] : "?";
 }
 
-/* What shared memory needs. */
+/* Makes what shared memory needs. */
 static kolo_status_t share(kolo_onesided_domain_t *domain)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     kolo_peer_card_t card;
-    if (!kolo_file_fits(page)) return KOLO_OK; /* goes without */
+    if (!kolo_memfd_may(page)) return KOLO_OK; /* goes without */
     KOLO_TRY(kolo_member_fill_card(&card, 0, -1));
     domain->shm_hash = card.shm_hash;
     KOLO_TRY(kolo_fdpass_address(domain->fd_address));

@@ -411,7 +411,8 @@ static int run(const char *name)
 int main(int argc, char **argv)
 {
     const char *only = argc > 1 ? argv[1] : NULL;
-    setenv("KOLO_RENDEZVOUS_CHUNK", "128K", 1); /* so that large values take several writes */
+    setenv("KOLO_RENDEZVOUS_WAITING", "64M", 1); /* of a thread that sends faster than the test receives */
+    setenv("KOLO_RENDEZVOUS_CHUNK", "128K", 1);  /* so that large values take several writes */
     int failed = run_protocols(only, run);
     kolo_onesided_param_direct = 0; /* as where the kernel does not permit it */
     return failed + run_protocol(only, "kolo+shm", run);

@@ -3,7 +3,7 @@
  * Wire "local": both ranks are threads of one process. The queue is ordinary memory, found by the random id on the
  * writer's card in a registry of this process; references are plain addresses.
  */
-#include "base/file/limit.h"
+#include "share/memfd.h"
 #include "wire/local/local.h"
 
 static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)
@@ -30,11 +30,11 @@ static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_car
     return kolo_mapped_tx_setup(ctx, tx, &kolo_local_memory, card);
 }
 
-/* The ranks of a process meet by control pages as well. */
+/* Puts the control page on the card: the ranks of a process meet by it as well. */
 static kolo_status_t fill_card(kolo_peer_card_t *card)
 {
     (void)card;
-    return kolo_file_fits(KOLO_CONTROL_BYTES) ? KOLO_OK : KOLO_ERR_UNSUPPORTED;
+    return kolo_memfd_may(KOLO_CONTROL_BYTES) ? KOLO_OK : KOLO_ERR_UNSUPPORTED;
 }
 
 static bool disabled;

@@ -74,7 +74,8 @@ static void fail(elastic_t *e, worker_t *w)
     const process_t *p = &w->p;
     if (p->pid != 0) snprintf(pid, sizeof pid, "pid %d ", p->pid);
     if (w->state == WORKER_MEMBER) snprintf(rank, sizeof rank, ", rank %d", w->rank);
-    snprintf(text, sizeof text, "process %d (%son %.64s%s) %s", p->id, pid, p->host->name, rank, p->how);
+    snprintf(text, sizeof text, "process %d (%son %.64s%s) %.*s", p->id, pid, p->host->name, rank,
+             (int)(sizeof text - 180), p->how); /* the words before it: 11 numbers and signs, the name of a host */
     kolorun_sink_printf(&e->job.err, "%s", text);
     remember_first(e, p->status, text);
     /* Once all have agreed that all is done, only what they do with it can go wrong; who died before they agreed,

@@ -4,8 +4,8 @@
  * that do not fit, calls after an abort, a rank that does not come, counts that differ, a process that is killed.
  * See conform.h.
  */
-#include "cases.h"
-#include "conform.h"
+#include "gpu/cases.h"
+#include "gpu/conform.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -544,6 +544,7 @@ void conform_faults(kit_team_t *t)
         if (!kit_comms_make(t, &config) || !mismatched(t, i)) return;
     for (int i = 0; i < ENDS; i++)
         if (!kit_comms_make(t, &config) || !ended(t, i)) return;
+    if (!getenv("KOLO_GPU_EXECUTOR") && !conform_refused(t)) return;
     if (again(t, &config, killed)) abort_all(t); /* last: it leaves fewer ranks */
 }
 
