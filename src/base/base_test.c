@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Tests of the base room: parameters, error text, waits, gates.
+ * Tests of the base room: parameters, waits, gates.
  */
 #include "base/clock.h"
 #include "base/cpu/yield.h"
@@ -309,8 +309,8 @@ static double awake_ms(bool outlasts, bool quiet)
 static void a_wait_for_ranks_with_cores_of_their_own_outlasts_a_gap(void **state)
 {
     (void)state;
-    assert_true(awake_ms(true, false) >= 20 || kolo_core_is_crowded()); /* not of their own, then */
-    assert_true(awake_ms(true, true) >= 20 || kolo_core_is_crowded());
+    assert_true(awake_ms(true, false) >= 20 || kolo_yield_is_crowded()); /* not of their own, then */
+    assert_true(awake_ms(true, true) >= 20 || kolo_yield_is_crowded());
 }
 
 static void what_arrives_while_a_quiet_sleeper_settles_is_seen(void **state)
@@ -368,15 +368,6 @@ static void gate_lets_a_ticket_through_once_opened(void **state)
     assert_int_equal(kolo_gate_wait(&gate, kolo_gate_ticket(&gate), &wait), KOLO_ERR_TIMEOUT);
 }
 
-static void error_text_keeps_prefix_and_reason(void **state)
-{
-    (void)state;
-    assert_int_equal(kolo_fail_errno(KOLO_ERR_SYSTEM, 2, "open %s", "x"), KOLO_ERR_SYSTEM);
-    assert_string_equal(kolo_error_text(), "open x: No such file or directory");
-    kolo_fail_prefix(KOLO_ERR_SYSTEM, "rank %d: ", 3);
-    assert_string_equal(kolo_error_text(), "rank 3: open x: No such file or directory");
-}
-
 /* ---- fences without membarrier(2) ---- */
 
 #define ROUNDS 5000
@@ -384,63 +375,6 @@ static struct {
     _Atomic int round, done, light, slow; /* light, slow: what each side has stored */
     int seen_by_slow;
 } dekker;
-
-/* Opens the log as told, writes, and returns what stands in the file. */
-static const char *log_of(const char *levels, kolo_log_format_t format, void (*write_lines)(void))
-{
-    static char text[4096];
-    char path[] = "/tmp/kolo-log-XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(kolo_log_open(levels, format, path), KOLO_OK);
-    write_lines();
-    ssize_t n = read(fd, text, sizeof text - 1);
-    text[n > 0 ? n : 0] = '\0';
-    close(fd);
-    unlink(path);
-    assert_int_equal(kolo_log_open(NULL, KOLO_LOG_TEXT, "/dev/stderr"), KOLO_OK);
-    return text;
-}
-
-static void write_some(void)
-{
-    kolo_info("wire", "quiet \"%s\"\n", "a\\b");
-    kolo_info("comm", "unheard");
-    kolo_error("comm", "loud");
-}
-
-static void levels_of_the_log_are_chosen_by_room(void **state)
-{
-    (void)state;
-    const char *text = log_of("warn,wire=debug", KOLO_LOG_TEXT, write_some);
-    assert_non_null(strstr(text, "[wire] quiet \"a\\b\""));
-    assert_non_null(strstr(text, "[comm] loud"));
-    assert_null(strstr(text, "unheard"));
-    text = log_of("info,comm=none", KOLO_LOG_TEXT, write_some);
-    assert_non_null(strstr(text, "quiet"));
-    assert_null(strstr(text, "[comm]"));
-    const char *const bad[] = {"", "loud", "info,", "wire=", "=info", "info,wire", "wire=loud", "wi re=info", ","};
-    for (size_t i = 0; i < KOLO_COUNTOF(bad); i++) assert_false(kolo_log_levels_good(bad[i]));
-    assert_true(kolo_log_levels_good("DEBUG") && kolo_log_levels_good("wire=trace"));
-}
-
-static void long_log_lines_have_time_version_rank_and_job(void **state)
-{
-    (void)state;
-    const char *text = log_of("info", KOLO_LOG_LONG, write_some);
-    assert_null(strstr(text, " rank "));
-    kolo_log_identify(3, NULL);
-    kolo_log_identify(3, "00ff");
-    kolo_log_identify(4, "1111"); /* another communicator of the process */
-    text = log_of("info", KOLO_LOG_LONG, write_some);
-    assert_true(text[4] == '-' && text[10] == 'T' && text[26] == 'Z');
-    assert_non_null(strstr(text, "Z kolo 0."));
-    assert_non_null(strstr(text, " rank 3 of 00ff [comm] loud"));
-    text = log_of("info", KOLO_LOG_JSON, write_some);
-    assert_non_null(strstr(text, "\"level\": \"info\""));
-    assert_non_null(strstr(text, "\"rank\": 3, \"job\": \"00ff\", \"room\": \"wire\", \"text\": "
-                                 "\"quiet \\\"a\\\\b\\\"\\u000a\"}"));
-}
 
 static void await_number(_Atomic int *number, int n)
 {
@@ -552,9 +486,6 @@ int main(void)
         cmocka_unit_test(a_wait_for_ranks_with_cores_of_their_own_outlasts_a_gap),
         cmocka_unit_test(what_arrives_while_a_quiet_sleeper_settles_is_seen),
         cmocka_unit_test(a_quota_is_so_many_cores),
-        cmocka_unit_test(error_text_keeps_prefix_and_reason),
-        cmocka_unit_test(levels_of_the_log_are_chosen_by_room),
-        cmocka_unit_test(long_log_lines_have_time_version_rank_and_job),
         cmocka_unit_test(threads_leave_signals_to_the_program_but_for_their_own_faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

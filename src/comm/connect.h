@@ -33,7 +33,7 @@ typedef struct {
 /* Binds and, where needed, connects a plan. Takes ownership of the plan, also on failure. */
 kolo_status_t kolo_body_bind(struct kolo_body *body, kolo_plan_t *plan, struct kolo_bound **bound);
 void kolo_body_bound_free(struct kolo_bound *bound);
-/* NODE LL connections of the flat path. Collective over the node. */
+/* Makes the NODE LL connections of the flat path. Collective over the node. */
 kolo_status_t kolo_body_connect_flat(struct kolo_body *body);
 /* Returns the bytes that its connections hold; call only while no operation is under way. */
 size_t kolo_body_conn_memory(const struct kolo_body *body);

@@ -49,8 +49,8 @@ static bool add_block(void)
     return true;
 }
 
-/* A child of fork() has its parent's memory but neither its threads nor its place in the job: what it did to a
- * communicator would reach the peers in its parent's name. */
+/* Marks all handles in a child of fork(), which has its parent's memory but neither its threads nor its place in
+ * the job: what it did to a communicator would reach the peers in its parent's name. */
 static void disown_all(void)
 {
     pthread_mutex_init(&lock, NULL); /* another thread of the parent may have held it */
@@ -61,7 +61,7 @@ static void disown_all(void)
                 atomic_store(&b->handles[i].magic, KOLO_COMM_FOREIGN);
 }
 
-/* Who exits without ending its communicators has not been killed: the others hear which it was. */
+/* Says that this process exits without ending its communicators, so the others do not take it for killed. */
 static void say_exit(void)
 {
     pthread_mutex_lock(&lock);
@@ -262,8 +262,8 @@ kolo_status_t kolo_handle_quiet(kolo_comm_t comm, const _Atomic uint32_t *abort,
     return status;
 }
 
-/* To the communicator's own waits and to its peers. While it is being made, all but its flags belongs to the thread
- * that makes it, which may take back what there is; so it is told when that has seen the flags. */
+/* Tells the communicator's own waits and its peers. While it is being made, all but its flags belongs to the thread
+ * that makes it, which may take back what there is; so they are told when that has seen the flags. */
 static void tell_abort(kolo_body_t *body, int state, const char *last_error)
 {
     char words[96]; /* not this thread's error */

@@ -24,7 +24,7 @@ static kolo_status_t status_of(uint32_t stop)
                                          : KOLO_ERR_ABORTED;
 }
 
-/* Why operations end: word of a rank that was lost, if it comes in time, or of two that differ. */
+/* Asks why operations end: word of a rank that was lost, if it comes in time, or of two that differ. */
 static int ask_why(kolo_body_t *body, int wait_ms, char *why, size_t bytes)
 {
     int rank = kolo_member_first_lost(body->oob, wait_ms, why, bytes);
@@ -50,7 +50,7 @@ static void put_words(const kolo_body_t *body, uint32_t stop, int rank, const ch
         snprintf(buf, bytes, "rank %d was lost: %s", rank, why);
 }
 
-/* For words about a rank of ours in the set-up of a child (member/inherit.c). */
+/* Writes words about a rank of ours in the set-up of a child (member/inherit.c). */
 static void who(void *arg, int rank, char *buf, size_t bytes)
 {
     const kolo_body_t *body = arg;
@@ -92,14 +92,15 @@ static bool is_idle(kolo_comm_t h)
     return atomic_load(&h->done) == atomic_load(&h->tickets) && !atomic_load(&h->in_background);
 }
 
-/* A wait on the host asks while it lasts, and tells it then, as the watch does of kernels. A call that is about to
- * start one would not, and a stream that waits for a signal is seen by nobody. */
+/* Tells whether a loss would be asked about: a wait on the host asks while it lasts, and tells it then, as the
+ * watch does of kernels. A call that is about to start one would not, and a stream that waits for a signal is seen
+ * by nobody. */
 static bool is_asked_about(kolo_body_t *body)
 {
     return !atomic_load(&body->gpu.state) || (is_idle(body->handle) && !atomic_load(&body->windows));
 }
 
-/* False: what has begun meanwhile would not be told. */
+/* Keeps a loss from being shown. False: what has begun meanwhile would not be told. */
 static bool go_quiet(kolo_body_t *body, int rank, const char *why)
 {
     kolo_comm_t h = body->handle;
@@ -130,8 +131,8 @@ void kolo_lost_tell(kolo_body_t *body)
     if (atomic_exchange(&body->handle->quiet, false)) end_operations(body, KOLO_STOP_LOST);
 }
 
-/* On the progress thread, with locks of the out-of-band room held. While init runs, its own waits end by the
- * news. */
+/* Takes news on the progress thread, with locks of the out-of-band room held. While init runs, its own waits end by
+ * the news. */
 static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
 {
     static const uint32_t stops[] = {[KOLO_NEWS_LOST] = KOLO_STOP_LOST,
@@ -177,8 +178,8 @@ static void describe_calls(uint64_t number, const kolo_call_t *calls, size_t cou
                  size, c->kind == KOLO_CALL_RECV ? "from" : "to", c->root, count > 1 ? " and more" : "");
 }
 
-/* What went wrong as the one who waited saw it: a wire names the neighbour that went, which may only have given
- * up. */
+/* Says what went wrong as the one who waited saw it: a wire names the neighbour that went, which may only have
+ * given up. */
 static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls, size_t count)
 {
     static const char ended[] = "aborted while waiting for ";
@@ -200,7 +201,7 @@ static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *call
     kolo_fail(status_of(stop), "%s; %s was under way: %.400s", words, doing, seen);
 }
 
-/* Two ranks differ, of which this one may be neither: what it was in itself is said as well. */
+/* Adds what this rank was in itself: two ranks differ, of which it may be neither. */
 static void add_own(kolo_body_t *body, const kolo_call_t *call)
 {
     char words[160], seen[KOLO_ERROR_TEXT_BYTES];
@@ -240,7 +241,7 @@ kolo_status_t kolo_lost_ends(kolo_body_t *body, kolo_status_t status)
     return kolo_fail(status_of(stop), "%s; waited for %s", words, seen);
 }
 
-/* The loss came between two operations: the words get the one that it kept from running. */
+/* Adds to the words of a loss that came between two operations the one that it kept from running. */
 void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count)
 {
     kolo_comm_t h = body->handle;
@@ -255,7 +256,7 @@ void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count
 
 /* ---- start ---- */
 
-/* The processes of neighbours on this host; their pids say nothing in another pid namespace, and the hash
+/* Watches the processes of neighbours on this host; their pids say nothing in another pid namespace, and the hash
  * differs. */
 static void watch_processes(kolo_body_t *body)
 {
@@ -289,7 +290,7 @@ kolo_status_t kolo_lost_watch(kolo_body_t *body)
     return status;
 }
 
-/* READY has just been set: what came before, or at the same moment, counts too. */
+/* Counts what came before READY was set, or at the same moment, too. */
 void kolo_lost_started(kolo_body_t *body)
 {
     char why[WORDS_BYTES] = "", words[WORDS_BYTES];

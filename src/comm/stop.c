@@ -102,8 +102,9 @@ kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const c
     return status;
 }
 
-/* A child that is aborted while it is being set up mostly is so because its program has seen the parent fail; one
- * that is aborted later, because its program has seen another communicator fail. */
+/* Gives the peers the reason of an abort. A child that is aborted while it is being set up mostly is so because its
+ * program has seen the parent fail; one that is aborted later, because its program has seen another communicator
+ * fail. */
 static void give_reason(kolo_oob_t *oob, const char *last_error)
 {
     char words[512] = "its program aborted the communicator", word[400];
@@ -132,7 +133,7 @@ void kolo_body_interrupt(kolo_body_t *body, const char *last_error)
     kolo_body_ring(body);
 }
 
-/* Their waits look at the flags at least every 50 ms. */
+/* Aborts those that are being made: their waits look at the flags at least every 50 ms. */
 void kolo_start_abort_all(kolo_comm_t parent)
 {
     pthread_mutex_lock(&parent->error_lock);

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-/* A whole number up to KOLO_CORE_MAX, after which *text goes on. */
+/* Takes a whole number up to KOLO_CORE_MAX, after which *text goes on. */
 static bool take_core(const char **text, long *core)
 {
     char *end;

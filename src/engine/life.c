@@ -184,7 +184,7 @@ kolo_status_t kolo_engine_init(kolo_tensor_engine_t *engine, kolo_comm_t comm, c
     pthread_mutex_init(&e->timeline_lock, NULL);
     kolo_comm_t job = NULL;
     kolo_queue_init(&e->queue);
-    e->queue.calls = kolo_loop_calls;
+    e->queue.calls = kolo_engine_loop_calls;
     e->queue.calls_arg = e;
     kolo_order_init(&e->order);
     kolo_status_t status = kolo_engine_config_fill(config, &e->config);

@@ -257,8 +257,8 @@ void kolo_queue_calls(const kolo_queue_t *queue, bool begins)
     if (queue->calls) queue->calls(queue->calls_arg, begins);
 }
 
-/* Names first, so that a callback may submit the same name again; then callbacks, without the lock; then those who
- * wait, for whom everything has happened by then. */
+/* Completes entries: names first, so that a callback may submit the same name again; then callbacks, without the
+ * lock; then those who wait, for whom everything has happened by then. */
 void kolo_tensors_finish(kolo_tensors_t *lane, kolo_entry_t *const *entries, size_t count)
 {
     kolo_completion_t completion;
@@ -323,7 +323,7 @@ kolo_status_t kolo_queue_poll(kolo_queue_t *queue, int64_t handle, int *complete
     return status;
 }
 
-/* The entry leaves its slot, but stays in memory until its waiter waits again. */
+/* Takes the entry out of its slot; it stays in memory until its waiter waits again. */
 static void hand_over(kolo_queue_t *queue, kolo_entry_t *entry)
 {
     pthread_t self = pthread_self();
@@ -346,7 +346,7 @@ static void describe_wait(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "%s", (const char *)arg);
 }
 
-/* Whether it is over. Else title, if there is one, is what is waited for. */
+/* Tells whether it is over. Else title, if there is one, is what is waited for. */
 static bool is_over(kolo_queue_t *queue, int64_t handle, char *title, size_t bytes, kolo_entry_t **entry,
                     kolo_status_t *status)
 {
@@ -359,7 +359,8 @@ static bool is_over(kolo_queue_t *queue, int64_t handle, char *title, size_t byt
     return *status != KOLO_OK || complete;
 }
 
-/* Most are complete when they are asked for: who waits for many has waited for the last of them. */
+/* Waits for an entry. Most are complete when they are asked for: who waits for many has waited for the last of
+ * them. */
 static kolo_status_t await(kolo_queue_t *queue, int64_t handle, int timeout_ms, kolo_entry_t **entry)
 {
     char title[KOLO_TENSOR_NAME_MAX + 64];

@@ -86,7 +86,7 @@ void kolo_shape_print(const int64_t *shape, int ndims, char *buf, size_t bytes)
     if (n < bytes) snprintf(buf + n, bytes - n, "]");
 }
 
-/* By bits: a factor that is no number equals itself. */
+/* Compares by bits: a factor that is no number equals itself. */
 static bool same_bits(double a, double b)
 {
     uint64_t x, y;
@@ -108,7 +108,7 @@ bool kolo_tensor_request_equal(const kolo_tensor_request_t *a, const kolo_tensor
            a->group_size == b->group_size && a->device == b->device && same_refusal(&a->refusal, &b->refusal);
 }
 
-/* Ranks may have other numbers of rows of it. */
+/* Tells whether ranks may have other numbers of rows of it. */
 static bool rows_vary(const kolo_tensor_request_t *r)
 {
     return (r->work == KOLO_WORK_ALL_GATHER || r->work == KOLO_WORK_ALL_TO_ALL) && r->ndims > 0;

@@ -166,7 +166,7 @@ static kolo_status_t check_splits(const kolo_set_t *s, const kolo_tensor_t *t, c
                      (long long)sum, (long long)rows);
 }
 
-/* all_gather, and all_to_all, which has splits. */
+/* Makes an entry of all_gather, or of all_to_all, which has splits. */
 static kolo_status_t rows_entry(const kolo_set_t *set, const kolo_tensor_t *t, const ask_t *ask,
                                 const int64_t *splits, kolo_entry_t **entry)
 {
@@ -234,7 +234,7 @@ static kolo_status_t submit(kolo_tensor_engine_t e, const kolo_tensor_t *tensor,
     return status;
 }
 
-/* Equal on all ranks that submit the same names in the same order, and hardly otherwise. */
+/* Gives a group a name, equal on all ranks that submit the same names in the same order, and hardly otherwise. */
 static void name_group(kolo_entry_t *const *entries, int count)
 {
     uint64_t group = KOLO_HASH_INIT;
@@ -248,7 +248,7 @@ static void name_group(kolo_entry_t *const *entries, int count)
     }
 }
 
-/* All or none. splits: one table per tensor, each may be NULL, or NULL. */
+/* Submits all or none. splits: one table per tensor, each may be NULL, or NULL. */
 static kolo_status_t submit_group(kolo_tensor_engine_t e, const kolo_tensor_t *tensors, int count, const ask_t *ask,
                                   const int64_t *const *splits, int64_t *handles)
 {

@@ -13,6 +13,20 @@ static const unsigned has_peer = LIST(KOLO_NCCL_REDUCE) | LIST(KOLO_NCCL_BROADCA
                                  LIST(KOLO_NCCL_SCATTER) | LIST(KOLO_NCCL_SEND) | LIST(KOLO_NCCL_RECV);
 static const unsigned messages = LIST(KOLO_NCCL_SEND) | LIST(KOLO_NCCL_RECV);
 
+/* As a client calls them: without and with a configuration. */
+static const char *const names[][2] = {
+    [KOLO_NCCL_ALL_REDUCE] = {"ncclAllReduce", "ncclAllReduceConfig"},
+    [KOLO_NCCL_REDUCE] = {"ncclReduce", "ncclReduceConfig"},
+    [KOLO_NCCL_BROADCAST] = {"ncclBroadcast", "ncclBroadcastConfig"},
+    [KOLO_NCCL_ALL_GATHER] = {"ncclAllGather", "ncclAllGatherConfig"},
+    [KOLO_NCCL_REDUCE_SCATTER] = {"ncclReduceScatter", "ncclReduceScatterConfig"},
+    [KOLO_NCCL_ALL_TO_ALL] = {"ncclAlltoAll", "ncclAlltoAllConfig"},
+    [KOLO_NCCL_GATHER] = {"ncclGather", "ncclGatherConfig"},
+    [KOLO_NCCL_SCATTER] = {"ncclScatter", "ncclScatterConfig"},
+    [KOLO_NCCL_SEND] = {"ncclSend"},
+    [KOLO_NCCL_RECV] = {"ncclRecv"},
+};
+
 static ncclResult_t check(kolo_nccl_call_t *call, ncclDataType_t type, ncclRedOp_t op)
 {
     ncclResult_t r = kolo_nccl_check_made(call->comm, call->name);
@@ -46,6 +60,7 @@ static ncclResult_t check(kolo_nccl_call_t *call, ncclDataType_t type, ncclRedOp
 static ncclResult_t submit(kolo_nccl_call_t call, ncclDataType_t type, ncclRedOp_t op, cudaStream_t stream,
                            const ncclCollConfig_t *config)
 {
+    call.name = names[call.kind][config != NULL];
     ncclResult_t r = check(&call, type, op);
     if (KOLO_UNLIKELY(config != NULL) && r == ncclSuccess) r = kolo_nccl_call_config_read(config, &call);
     if (r != ncclSuccess) return kolo_nccl_noted(r);
@@ -57,13 +72,9 @@ static ncclResult_t submit(kolo_nccl_call_t call, ncclDataType_t type, ncclRedOp
 ncclResult_t ncclAllReduceConfig(const void *src, void *dst, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                  ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return submit((kolo_nccl_call_t){.kind = KOLO_NCCL_ALL_REDUCE,
-                                     .name = config ? "ncclAllReduceConfig" : "ncclAllReduce",
-                                     .comm = comm,
-                                     .src = src,
-                                     .dst = dst,
-                                     .count = count},
-                  type, op, stream, config);
+    return submit(
+        (kolo_nccl_call_t){.kind = KOLO_NCCL_ALL_REDUCE, .comm = comm, .src = src, .dst = dst, .count = count},
+        type, op, stream, config);
 }
 KOLO_NCCL_TWIN(ncclAllReduceConfig, pncclAllReduceConfig);
 
@@ -77,14 +88,10 @@ KOLO_NCCL_TWIN(ncclAllReduce, pncclAllReduce);
 ncclResult_t ncclReduceConfig(const void *src, void *dst, size_t count, ncclDataType_t type, ncclRedOp_t op,
                               int root, ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return submit((kolo_nccl_call_t){.kind = KOLO_NCCL_REDUCE,
-                                     .name = config ? "ncclReduceConfig" : "ncclReduce",
-                                     .comm = comm,
-                                     .src = src,
-                                     .dst = dst,
-                                     .count = count,
-                                     .root = root},
-                  type, op, stream, config);
+    return submit(
+        (kolo_nccl_call_t){
+            .kind = KOLO_NCCL_REDUCE, .comm = comm, .src = src, .dst = dst, .count = count, .root = root},
+        type, op, stream, config);
 }
 KOLO_NCCL_TWIN(ncclReduceConfig, pncclReduceConfig);
 
@@ -98,14 +105,10 @@ KOLO_NCCL_TWIN(ncclReduce, pncclReduce);
 ncclResult_t ncclBroadcastConfig(const void *src, void *dst, size_t count, ncclDataType_t type, int root,
                                  ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return submit((kolo_nccl_call_t){.kind = KOLO_NCCL_BROADCAST,
-                                     .name = config ? "ncclBroadcastConfig" : "ncclBroadcast",
-                                     .comm = comm,
-                                     .src = src,
-                                     .dst = dst,
-                                     .count = count,
-                                     .root = root},
-                  type, ncclSum, stream, config);
+    return submit(
+        (kolo_nccl_call_t){
+            .kind = KOLO_NCCL_BROADCAST, .comm = comm, .src = src, .dst = dst, .count = count, .root = root},
+        type, ncclSum, stream, config);
 }
 KOLO_NCCL_TWIN(ncclBroadcastConfig, pncclBroadcastConfig);
 
@@ -119,13 +122,9 @@ KOLO_NCCL_TWIN(ncclBroadcast, pncclBroadcast);
 ncclResult_t ncclAllGatherConfig(const void *src, void *dst, size_t count, ncclDataType_t type, ncclComm_t comm,
                                  cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return submit((kolo_nccl_call_t){.kind = KOLO_NCCL_ALL_GATHER,
-                                     .name = config ? "ncclAllGatherConfig" : "ncclAllGather",
-                                     .comm = comm,
-                                     .src = src,
-                                     .dst = dst,
-                                     .count = count},
-                  type, ncclSum, stream, config);
+    return submit(
+        (kolo_nccl_call_t){.kind = KOLO_NCCL_ALL_GATHER, .comm = comm, .src = src, .dst = dst, .count = count},
+        type, ncclSum, stream, config);
 }
 KOLO_NCCL_TWIN(ncclAllGatherConfig, pncclAllGatherConfig);
 
@@ -139,13 +138,9 @@ KOLO_NCCL_TWIN(ncclAllGather, pncclAllGather);
 ncclResult_t ncclReduceScatterConfig(const void *src, void *dst, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                      ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return submit((kolo_nccl_call_t){.kind = KOLO_NCCL_REDUCE_SCATTER,
-                                     .name = config ? "ncclReduceScatterConfig" : "ncclReduceScatter",
-                                     .comm = comm,
-                                     .src = src,
-                                     .dst = dst,
-                                     .count = count},
-                  type, op, stream, config);
+    return submit(
+        (kolo_nccl_call_t){.kind = KOLO_NCCL_REDUCE_SCATTER, .comm = comm, .src = src, .dst = dst, .count = count},
+        type, op, stream, config);
 }
 KOLO_NCCL_TWIN(ncclReduceScatterConfig, pncclReduceScatterConfig);
 
@@ -159,13 +154,9 @@ KOLO_NCCL_TWIN(ncclReduceScatter, pncclReduceScatter);
 ncclResult_t ncclAlltoAllConfig(const void *src, void *dst, size_t count, ncclDataType_t type, ncclComm_t comm,
                                 cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return submit((kolo_nccl_call_t){.kind = KOLO_NCCL_ALL_TO_ALL,
-                                     .name = config ? "ncclAlltoAllConfig" : "ncclAlltoAll",
-                                     .comm = comm,
-                                     .src = src,
-                                     .dst = dst,
-                                     .count = count},
-                  type, ncclSum, stream, config);
+    return submit(
+        (kolo_nccl_call_t){.kind = KOLO_NCCL_ALL_TO_ALL, .comm = comm, .src = src, .dst = dst, .count = count},
+        type, ncclSum, stream, config);
 }
 KOLO_NCCL_TWIN(ncclAlltoAllConfig, pncclAlltoAllConfig);
 
@@ -179,14 +170,10 @@ KOLO_NCCL_TWIN(ncclAlltoAll, pncclAlltoAll);
 ncclResult_t ncclGatherConfig(const void *src, void *dst, size_t count, ncclDataType_t type, int root,
                               ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return submit((kolo_nccl_call_t){.kind = KOLO_NCCL_GATHER,
-                                     .name = config ? "ncclGatherConfig" : "ncclGather",
-                                     .comm = comm,
-                                     .src = src,
-                                     .dst = dst,
-                                     .count = count,
-                                     .root = root},
-                  type, ncclSum, stream, config);
+    return submit(
+        (kolo_nccl_call_t){
+            .kind = KOLO_NCCL_GATHER, .comm = comm, .src = src, .dst = dst, .count = count, .root = root},
+        type, ncclSum, stream, config);
 }
 KOLO_NCCL_TWIN(ncclGatherConfig, pncclGatherConfig);
 
@@ -200,14 +187,10 @@ KOLO_NCCL_TWIN(ncclGather, pncclGather);
 ncclResult_t ncclScatterConfig(const void *src, void *dst, size_t count, ncclDataType_t type, int root,
                                ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t *config)
 {
-    return submit((kolo_nccl_call_t){.kind = KOLO_NCCL_SCATTER,
-                                     .name = config ? "ncclScatterConfig" : "ncclScatter",
-                                     .comm = comm,
-                                     .src = src,
-                                     .dst = dst,
-                                     .count = count,
-                                     .root = root},
-                  type, ncclSum, stream, config);
+    return submit(
+        (kolo_nccl_call_t){
+            .kind = KOLO_NCCL_SCATTER, .comm = comm, .src = src, .dst = dst, .count = count, .root = root},
+        type, ncclSum, stream, config);
 }
 KOLO_NCCL_TWIN(ncclScatterConfig, pncclScatterConfig);
 
@@ -228,17 +211,15 @@ ncclResult_t ncclSend(const void *buf, size_t count, ncclDataType_t type, int pe
                       cudaStream_t stream)
 {
     return submit(
-        (kolo_nccl_call_t){
-            .kind = KOLO_NCCL_SEND, .name = "ncclSend", .comm = comm, .src = buf, .count = count, .root = peer},
-        type, ncclSum, stream, NULL);
+        (kolo_nccl_call_t){.kind = KOLO_NCCL_SEND, .comm = comm, .src = buf, .count = count, .root = peer}, type,
+        ncclSum, stream, NULL);
 }
 KOLO_NCCL_TWIN(ncclSend, pncclSend);
 
 ncclResult_t ncclRecv(void *buf, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
 {
     return submit(
-        (kolo_nccl_call_t){
-            .kind = KOLO_NCCL_RECV, .name = "ncclRecv", .comm = comm, .dst = buf, .count = count, .root = peer},
-        type, ncclSum, stream, NULL);
+        (kolo_nccl_call_t){.kind = KOLO_NCCL_RECV, .comm = comm, .dst = buf, .count = count, .root = peer}, type,
+        ncclSum, stream, NULL);
 }
 KOLO_NCCL_TWIN(ncclRecv, pncclRecv);

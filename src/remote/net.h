@@ -159,7 +159,7 @@ const kolo_net_ops_t *kolo_net_provider(const char **why, bool *demanded);
 bool kolo_net_has(const char *name, const char **why);
 const char *kolo_net_provider_name(void); /* KOLO_NET_PROVIDER, or NULL */
 const char *kolo_net_card_name(const kolo_net_ops_t *ops);
-/* For connections, whose ends must agree. */
+/* Returns a number for connections, whose ends must agree on the provider. */
 uint32_t kolo_net_provider_id(const kolo_net_ops_t *ops);
 
 #endif

@@ -34,7 +34,7 @@ extern int64_t kolo_onesided_param_direct; /* KOLO_ONESIDED_DIRECT */
 extern int64_t kolo_onesided_param_lanes;  /* KOLO_ONESIDED_LANES */
 
 typedef struct kolo_onesided_domain kolo_onesided_domain_t;
-/* key: of the job; proves to the peer's process that it may get our descriptors. */
+/* Makes a domain. key: of the job; proves to the peer's process that it may get our descriptors. */
 kolo_status_t kolo_onesided_domain_create(const uint8_t key[32], kolo_onesided_domain_t **domain);
 kolo_waker_t *kolo_onesided_domain_waker(kolo_onesided_domain_t *domain);
 void kolo_onesided_domain_destroy(kolo_onesided_domain_t *domain); /* after its ends; NULL is fine */
@@ -56,9 +56,9 @@ kolo_onesided_kind_t kolo_onesided_kind(const kolo_onesided_t *end);
 /* Returns the bytes that this end holds, including memory allocated from it. */
 size_t kolo_onesided_memory(const kolo_onesided_t *end);
 
-/* Large writes over TCP use several connections at once, lanes. Returns how many lanes the owner of the end should
- * open for writes of `bytes` bytes in either direction; 0: none would help, or the end is not open yet. Both ends
- * add their sockets, in any order; until then the first connection carries all writes. */
+/* Returns how many lanes (large writes over TCP use several connections at once) the owner of the end should open
+ * for writes of `bytes` bytes in either direction; 0: none would help, or the end is not open yet. Both ends add
+ * their sockets, in any order; until then the first connection carries all writes. */
 int kolo_onesided_wants_lanes(const kolo_onesided_t *end, uint64_t bytes);
 /* Takes the socket in any case. Its two ends are authenticated. */
 kolo_status_t kolo_onesided_add_lane(kolo_onesided_t *end, kolo_socket_t socket);
@@ -81,14 +81,14 @@ typedef struct { /* travels to the peer, which needs it to write there */
 } kolo_onesided_window_t;
 void kolo_onesided_window_encode(const kolo_onesided_window_t *window, uint8_t bytes[KOLO_WINDOW_BYTES]);
 void kolo_onesided_window_decode(const uint8_t bytes[KOLO_WINDOW_BYTES], kolo_onesided_window_t *window);
-/* The mailboxes of the two ends, zeroed at first; NULL, or bytes 0, without one. Only once the end is open. */
+/* Finds the mailboxes of the two ends, zeroed at first; NULL, bytes 0: none. Only once the end is open. */
 void *kolo_onesided_mailbox(kolo_onesided_t *end);
 const kolo_onesided_window_t *kolo_onesided_peer_mailbox(const kolo_onesided_t *end);
 /* Lets the peer write to this memory from now on. KOLO_ERR_UNSUPPORTED: this connection can only expose memory from
  * kolo_onesided_alloc() (shared memory where the peer may not copy into this process). */
 kolo_status_t kolo_onesided_expose(kolo_onesided_t *end, void *base, size_t bytes, kolo_onesided_window_t *window);
-/* For one write of `bytes` bytes: is it cheaper to expose the caller's own memory (true), or to let the peer write
- * to allocated memory and copy? */
+/* Tells, for one write of `bytes` bytes, whether it is cheaper to expose the caller's own memory (true), or to let
+ * the peer write to allocated memory and copy. */
 bool kolo_onesided_pays(const kolo_onesided_t *end, uint64_t bytes);
 /* Ends an exposure. Over shared memory and RDMA a peer that breaks the rules can still write to memory of its own
  * arena that it has seen once. */

@@ -68,7 +68,7 @@ bool kolo_wire_may_copy(const kolo_wire_ctx_t *ctx)
     return true;
 }
 
-/* "local shm tcp": what a card names. */
+/* Writes the names of the wires on a card, as in "local shm tcp". */
 static void list_wires(const kolo_peer_card_t *card, char *buf, size_t bytes)
 {
     size_t at = 0;

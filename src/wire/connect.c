@@ -7,7 +7,7 @@
  * Set-up is one walk over the list, phase by phase, which stops where a peer's message is missing. A blocking
  * caller waits there; others return and try again (kolo_connecting_step).
  */
-#include "wire/queue.h"
+#include "wire/connecting.h"
 
 #include "base/failpoint.h"
 #include "base/log.h"
@@ -16,175 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MESSAGE_MAGIC   0x6e6e636bu /* "kcnn" */
-#define MESSAGE_VERSION 2u
-#define NEVER_NS        UINT64_MAX
-
-typedef struct { /* out of band, one per end */
-    uint32_t magic, version;
-    int32_t status; /* not KOLO_OK: the sender has failed, and why */
-    uint32_t caps;
-    kolo_wire_id_t wire;
-    uint32_t depth, slot_bytes;
-    uint64_t start;
-    union {
-        kolo_wire_card_t card; /* KOLO_OK */
-        char reason[256];
-    } u;
-} message_t;
-
-typedef struct { /* out of band, one per pair of ranks at the end */
-    uint32_t magic, version;
-    int32_t status, reserved;
-    char reason[512];
-} outcome_t;
-
-typedef struct { /* one request under way */
-    kolo_conn_request_t *request;
-    const kolo_wire_ops_t *ops;
-    uint32_t nreaders;
-    bool meant;              /* the request names this rank and ranks that exist: others may wait for my message */
-    bool told;               /* my message is out */
-    kolo_wire_card_t *cards; /* of the readers, at the writer */
-} pending_t;
-
-struct kolo_connecting {
-    kolo_wire_ctx_t *ctx;
-    uint64_t deadline_ns; /* of waiting for peers, 0: none */
-    bool patient;
-    kolo_conn_request_t *requests;
-    pending_t *pending;
-    int count;
-    uint64_t *sums; /* by rank: what stands for the connections that it shares with me, 0: none */
-    /* where the walk is */
-    size_t phase;
-    int at;
-    uint32_t reader;
-    bool settling; /* all phases are over, and all were told how */
-    int rank;      /* whose outcome comes next */
-    bool over;
-    kolo_status_t status; /* when over */
-    /* the message that is missing */
-    kolo_oob_receipt_t *receipt;
-    int awaits;
-    uint64_t seen; /* what had changed when it was last looked for */
-    union {
-        message_t message;
-        outcome_t outcome;
-    } in;
-};
-
-/* ---- messages ---- */
-
-static uint64_t message_tag(const kolo_conn_spec_t *spec, bool from_reader)
-{
-    uint32_t words[6] = {
-        (uint32_t)spec->kind, (uint32_t)spec->proto, (uint32_t)spec->writer, (uint32_t)spec->reader, spec->lane,
-        from_reader};
-    return 0x57ull << 56 | kolo_hash_bytes(KOLO_HASH_INIT, words, sizeof words) >> 8;
-}
-
-static void fill_message(message_t *message, const kolo_conn_spec_t *spec, const kolo_wire_ops_t *ops,
-                         uint32_t caps)
-{
-    memset(message, 0, sizeof *message);
-    message->magic = MESSAGE_MAGIC;
-    message->version = MESSAGE_VERSION;
-    if (ops) message->wire = kolo_wire_id(ops);
-    message->caps = caps;
-    message->depth = spec->depth;
-    message->slot_bytes = spec->slot_bytes;
-    message->start = spec->start;
-}
-
-/* Sends to the writer, or to all readers. */
-static kolo_status_t tell(kolo_wire_ctx_t *ctx, pending_t *p, const message_t *message)
-{
-    const kolo_conn_spec_t *spec = &p->request->spec;
-    p->told = true;
-    if (p->request->rx)
-        return kolo_oob_send(ctx->oob, spec->writer, message_tag(spec, true), message, sizeof *message);
-    for (uint32_t i = 0; i < p->nreaders; i++)
-        KOLO_TRY(kolo_oob_send(ctx->oob, kolo_wire_reader_at(ctx, spec, i), message_tag(spec, false), message,
-                               sizeof *message));
-    return KOLO_OK;
-}
-
-static bool says(const message_t *message, const kolo_wire_ops_t *wire)
-{
-    kolo_wire_id_t id = kolo_wire_id(wire);
-    return memcmp(&message->wire, &id, sizeof id) == 0;
-}
-
-static uint64_t patience(const kolo_connecting_t *c)
-{
-    return c->deadline_ns ? c->deadline_ns : NEVER_NS;
-}
-
-static kolo_status_t late(const kolo_connecting_t *c, int rank)
-{
-    char purpose[400];
-    if (kolo_wait_purpose_words(purpose, sizeof purpose))
-        return kolo_fail(KOLO_ERR_TIMEOUT, "time-out: rank %d has not come to connect: %s", rank, purpose);
-    return kolo_fail(KOLO_ERR_TIMEOUT,
-                     "time-out while waiting for rank %d, which has not come to connect with rank %d", rank,
-                     c->ctx->member->rank);
-}
-
-/* Receives a message into c->in; KOLO_IN_PROGRESS: it is not there yet. */
-static kolo_status_t receive(kolo_connecting_t *c, int from, uint64_t tag, size_t bytes)
-{
-    kolo_oob_t *oob = c->ctx->oob;
-    if (c->patient) {
-        kolo_status_t came = kolo_oob_recv(oob, from, tag, &c->in, bytes, patience(c));
-        return came == KOLO_ERR_TIMEOUT ? late(c, from) : came;
-    }
-    if (!c->receipt) KOLO_TRY(kolo_oob_recv_begin(oob, from, tag, &c->in, bytes, &c->receipt));
-    c->awaits = from;
-    kolo_status_t status = kolo_oob_recv_poll(c->receipt);
-    if (status == KOLO_IN_PROGRESS) return status;
-    kolo_oob_recv_end(c->receipt);
-    c->receipt = NULL;
-    c->awaits = -1;
-    return status;
-}
-
-static kolo_status_t hear(kolo_connecting_t *c, const pending_t *p, int from)
-{
-    const kolo_wire_ctx_t *ctx = c->ctx;
-    const kolo_conn_spec_t *spec = &p->request->spec;
-    message_t *message = &c->in.message;
-    KOLO_TRY(receive(c, from, message_tag(spec, p->request->tx != NULL), sizeof *message));
-    if (message->magic != MESSAGE_MAGIC || message->version != MESSAGE_VERSION)
-        return kolo_fail(KOLO_ERR_PROTOCOL,
-                         "rank %d sent a set-up message that is not one (magic %08x, version %u)", from,
-                         message->magic, message->version);
-    if (message->status != KOLO_OK) {
-        message->u.reason[sizeof message->u.reason - 1] = '\0';
-        return kolo_fail(KOLO_ERR_REMOTE, "rank %d could not set up its end of the connection from rank %d: %s",
-                         from, spec->writer, message->u.reason);
-    }
-    if (message->u.card.length > KOLO_WIRE_CARD_BYTES)
-        return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d sent a card of %u bytes for a connection, at most %d fit",
-                         from, message->u.card.length, KOLO_WIRE_CARD_BYTES);
-    if (message->depth != spec->depth || message->slot_bytes != spec->slot_bytes || message->start != spec->start)
-        return kolo_fail(
-            KOLO_ERR_MISMATCH,
-            "rank %d wants %u slots of %u bytes from number %llu for the connection from rank %d, rank "
-            "%d wants %u of %u from %llu",
-            from, message->depth, message->slot_bytes, (unsigned long long)message->start, spec->writer,
-            ctx->member->rank, spec->depth, spec->slot_bytes, (unsigned long long)spec->start);
-    if (!says(message, p->ops) && !(p->ops->fallback && says(message, p->ops->fallback)))
-        return kolo_fail(
-            KOLO_ERR_MISMATCH, "rank %d chose wire %.7s (version %u) where rank %d chose %s (version %u)", from,
-            message->wire.name, message->wire.version, ctx->member->rank, p->ops->name, p->ops->version);
-    return KOLO_OK;
-}
-
 /* ---- phases ---- */
 
 /* Finds out who is meant, for all requests before anything else, so that all who wait can be told of a failure. */
-static kolo_status_t identify(kolo_wire_ctx_t *ctx, pending_t *p)
+static kolo_status_t identify(kolo_wire_ctx_t *ctx, kolo_connecting_pending_t *p)
 {
     const kolo_conn_spec_t *spec = &p->request->spec;
     int rank = ctx->member->rank, nranks = ctx->member->nranks;
@@ -203,7 +38,7 @@ static kolo_status_t identify(kolo_wire_ctx_t *ctx, pending_t *p)
     return KOLO_OK;
 }
 
-static kolo_status_t prepare(kolo_connecting_t *c, pending_t *p)
+static kolo_status_t prepare(kolo_connecting_t *c, kolo_connecting_pending_t *p)
 {
     const kolo_wire_ctx_t *ctx = c->ctx;
     KOLO_FAIL_POINT_TRY("wire.connect.prepare");
@@ -222,7 +57,7 @@ static kolo_status_t prepare(kolo_connecting_t *c, pending_t *p)
 
 /* Logs a phase. Those of all connections of a list come one after the other: receive ends, send ends, and then both
  * connected, in the opposite order. */
-static void log_phase(const kolo_connecting_t *c, const pending_t *p, const char *what)
+static void log_phase(const kolo_connecting_t *c, const kolo_connecting_pending_t *p, const char *what)
 {
     const kolo_conn_spec_t *spec = &p->request->spec;
     const kolo_wire_ops_t *ops = p->request->tx ? p->request->tx->ops : p->request->rx->ops;
@@ -230,51 +65,51 @@ static void log_phase(const kolo_connecting_t *c, const pending_t *p, const char
                spec->writer, spec->reader, spec->lane, ops->name, what);
 }
 
-static kolo_status_t set_up_rx(kolo_connecting_t *c, pending_t *p)
+static kolo_status_t set_up_rx(kolo_connecting_t *c, kolo_connecting_pending_t *p)
 {
     KOLO_FAIL_POINT_TRY("wire.connect.rx_setup");
     kolo_rx_t *rx = p->request->rx;
-    message_t message;
+    kolo_connecting_message_t message;
     kolo_wire_card_t card = {0};
     KOLO_TRY(p->ops->rx_setup(c->ctx, rx, &card));
-    fill_message(&message, &rx->spec, rx->ops, rx->caps & rx->ops->caps);
+    kolo_connecting_fill(&message, &rx->spec, rx->ops, rx->caps & rx->ops->caps);
     message.u.card = card;
     log_phase(c, p, "receive end made, its card goes out");
-    return tell(c->ctx, p, &message);
+    return kolo_connecting_tell(c->ctx, p, &message);
 }
 
 /* Makes the send end. What all readers can do is what the connection can do. */
-static kolo_status_t set_up_tx(kolo_connecting_t *c, pending_t *p)
+static kolo_status_t set_up_tx(kolo_connecting_t *c, kolo_connecting_pending_t *p)
 {
     if (c->reader == 0 && !c->receipt) KOLO_FAIL_POINT_TRY("wire.connect.tx_setup");
     kolo_tx_t *tx = p->request->tx;
-    message_t message;
+    kolo_connecting_message_t message;
     kolo_wire_card_t card = {0};
     for (; c->reader < p->nreaders; c->reader++) {
-        KOLO_TRY(hear(c, p, kolo_wire_reader_at(c->ctx, &tx->spec, c->reader)));
-        if (!says(&c->in.message, p->ops)) tx->ops = p->ops->fallback;
+        KOLO_TRY(kolo_connecting_hear(c, p, kolo_wire_reader_at(c->ctx, &tx->spec, c->reader)));
+        if (!kolo_connecting_says(&c->in.message, p->ops)) tx->ops = p->ops->fallback;
         tx->caps &= c->in.message.caps;
         p->cards[c->reader] = c->in.message.u.card;
     }
     tx->caps &= tx->ops->caps;
     KOLO_TRY(tx->ops->tx_setup(c->ctx, tx, &card));
-    fill_message(&message, &tx->spec, tx->ops, tx->caps);
+    kolo_connecting_fill(&message, &tx->spec, tx->ops, tx->caps);
     message.u.card = card;
     log_phase(c, p, "send end made, its card goes out");
-    return tell(c->ctx, p, &message);
+    return kolo_connecting_tell(c->ctx, p, &message);
 }
 
-static kolo_status_t hear_writer(kolo_connecting_t *c, pending_t *p)
+static kolo_status_t hear_writer(kolo_connecting_t *c, kolo_connecting_pending_t *p)
 {
     kolo_rx_t *rx = p->request->rx;
     if (!c->receipt) KOLO_FAIL_POINT_TRY("wire.connect.rx_connect");
-    KOLO_TRY(hear(c, p, rx->spec.writer));
-    if (!says(&c->in.message, p->ops)) rx->ops = p->ops->fallback;
+    KOLO_TRY(kolo_connecting_hear(c, p, rx->spec.writer));
+    if (!kolo_connecting_says(&c->in.message, p->ops)) rx->ops = p->ops->fallback;
     rx->caps &= c->in.message.caps & rx->ops->caps;
     return KOLO_OK;
 }
 
-static kolo_status_t connect_rx(kolo_connecting_t *c, pending_t *p)
+static kolo_status_t connect_rx(kolo_connecting_t *c, kolo_connecting_pending_t *p)
 {
     kolo_rx_t *rx = p->request->rx;
     if (c->reader == 0) KOLO_TRY(hear_writer(c, p));
@@ -285,14 +120,14 @@ static kolo_status_t connect_rx(kolo_connecting_t *c, pending_t *p)
         return KOLO_IN_PROGRESS;
     }
     c->awaits = -1;
-    if (!writer_came) c->ctx->deadline_ns = patience(c); /* it may still wait for another rank */
+    if (!writer_came) c->ctx->deadline_ns = kolo_connecting_patience(c); /* it may still wait for another rank */
     kolo_status_t status = rx->ops->rx_connect(c->ctx, rx, &c->in.message.u.card);
     c->ctx->deadline_ns = c->deadline_ns;
     if (status == KOLO_OK) log_phase(c, p, "receive end connected");
     return status;
 }
 
-static kolo_status_t connect_tx(kolo_connecting_t *c, pending_t *p)
+static kolo_status_t connect_tx(kolo_connecting_t *c, kolo_connecting_pending_t *p)
 {
     KOLO_FAIL_POINT_TRY("wire.connect.tx_connect");
     KOLO_TRY(p->request->tx->ops->tx_connect(c->ctx, p->request->tx, p->cards));
@@ -303,7 +138,7 @@ static kolo_status_t connect_tx(kolo_connecting_t *c, pending_t *p)
 static kolo_status_t run_phases(kolo_connecting_t *c)
 {
     static const struct {
-        kolo_status_t (*fn)(kolo_connecting_t *c, pending_t *p);
+        kolo_status_t (*fn)(kolo_connecting_t *c, kolo_connecting_pending_t *p);
         bool of_rx, of_tx;
     } phases[] = {
         {prepare, true, true},     {set_up_rx, true, false},  {set_up_tx, false, true},
@@ -311,7 +146,7 @@ static kolo_status_t run_phases(kolo_connecting_t *c)
     };
     for (; c->phase < KOLO_COUNTOF(phases); c->phase++) {
         for (; c->at < c->count; c->at++) {
-            pending_t *p = &c->pending[c->at];
+            kolo_connecting_pending_t *p = &c->pending[c->at];
             if (p->request->rx ? phases[c->phase].of_rx : phases[c->phase].of_tx)
                 KOLO_TRY(phases[c->phase].fn(c, p));
             c->reader = 0;
@@ -333,67 +168,6 @@ static void log_connection(const kolo_wire_ctx_t *ctx, const kolo_tx_t *tx)
               tx->spec.proto == KOLO_PROTO_LL ? "low latency" : "simple", tx->end.depth, tx->end.slot_bytes);
 }
 
-/* ---- agreeing on the outcome ---- */
-
-/* Adds to a number for each rank that shares connections of this list with me; it is the same at both. */
-static void sum_up(kolo_connecting_t *c, const pending_t *p)
-{
-    const kolo_conn_spec_t *spec = &p->request->spec;
-    if (p->request->rx) c->sums[spec->writer] += message_tag(spec, true);
-    for (uint32_t r = 0; p->request->tx && r < p->nreaders; r++)
-        c->sums[kolo_wire_reader_at(c->ctx, spec, r)] += message_tag(spec, true);
-}
-
-static uint64_t outcome_tag(uint64_t sum)
-{
-    return 0x58ull << 56 | sum >> 8;
-}
-
-static kolo_status_t hear_outcomes(kolo_connecting_t *c)
-{
-    outcome_t *outcome = &c->in.outcome;
-    for (; c->rank < c->ctx->member->nranks; c->rank++) {
-        if (!c->sums[c->rank]) continue;
-        KOLO_TRY(receive(c, c->rank, outcome_tag(c->sums[c->rank]), sizeof *outcome));
-        if (outcome->magic != MESSAGE_MAGIC || outcome->version != MESSAGE_VERSION)
-            return kolo_fail(KOLO_ERR_PROTOCOL, "rank %d sent an outcome of set-up that is not one (magic %08x)",
-                             c->rank, outcome->magic);
-        outcome->reason[sizeof outcome->reason - 1] = '\0';
-        if (outcome->status != KOLO_OK)
-            return kolo_fail(KOLO_ERR_REMOTE, "rank %d could not set up its connections: %s", c->rank,
-                             outcome->reason);
-    }
-    return KOLO_OK;
-}
-
-/* Tells each rank that shares connections with this one how it went: both ends are up or none is. */
-static kolo_status_t tell_outcome(kolo_connecting_t *c, kolo_status_t status)
-{
-    outcome_t outcome = {.magic = MESSAGE_MAGIC, .version = MESSAGE_VERSION, .status = (int32_t)status};
-    if (status != KOLO_OK)
-        snprintf(outcome.reason, sizeof outcome.reason, "%.*s", (int)sizeof outcome.reason - 1, kolo_error_text());
-    KOLO_FAIL_POINT("wire.connect.settle");
-    for (int rank = 0; rank < c->ctx->member->nranks; rank++) {
-        if (!c->sums[rank]) continue;
-        kolo_status_t sent = kolo_oob_send(c->ctx->oob, rank, outcome_tag(c->sums[rank]), &outcome, sizeof outcome);
-        if (status == KOLO_OK) status = sent; /* a rank that cannot be told is found gone by others as well */
-    }
-    KOLO_FAIL_POINT("wire.connect.told");
-    c->settling = true;
-    return outcome.status != KOLO_OK ? kolo_fail(status, "%s", outcome.reason) : status;
-}
-
-/* Tells whoever still waits for my message of a connection why it fails. */
-static void refuse(kolo_wire_ctx_t *ctx, pending_t *p, kolo_status_t status, const char *text)
-{
-    message_t message;
-    if (!p->meant || p->told) return;
-    fill_message(&message, &p->request->spec, p->ops, 0);
-    message.status = (int32_t)status;
-    snprintf(message.u.reason, sizeof message.u.reason, "%.*s", (int)sizeof message.u.reason - 1, text);
-    (void)tell(ctx, p, &message);
-}
-
 /* Gives up all ends after a failure: nothing stays. */
 static void give_up(kolo_connecting_t *c, kolo_status_t status)
 {
@@ -401,8 +175,8 @@ static void give_up(kolo_connecting_t *c, kolo_status_t status)
     snprintf(text, sizeof text, "%s", kolo_error_text()); /* sending may fail as well */
     KOLO_FAIL_POINT("wire.connect.give_up");
     for (int i = 0; i < c->count; i++) {
-        pending_t *p = &c->pending[i];
-        refuse(c->ctx, p, status, text);
+        kolo_connecting_pending_t *p = &c->pending[i];
+        kolo_connecting_refuse(c->ctx, p, status, text);
         if (p->request->tx) {
             kolo_tx_close(p->request->tx);
             kolo_tx_fini(p->request->tx);
@@ -420,7 +194,7 @@ static kolo_status_t finish(kolo_connecting_t *c, kolo_status_t status)
     kolo_oob_recv_end(c->receipt);
     c->receipt = NULL;
     c->awaits = -1;
-    if (status != KOLO_OK && !c->settling) status = tell_outcome(c, status);
+    if (status != KOLO_OK && !c->settling) status = kolo_connecting_tell_outcome(c, status);
     if (status != KOLO_OK) give_up(c, status);
     for (int i = 0; i < c->count && status == KOLO_OK; i++)
         if (c->requests[i].tx) log_connection(c->ctx, c->requests[i].tx);
@@ -435,15 +209,15 @@ kolo_status_t kolo_connecting_step(kolo_connecting_t *c)
     uint64_t changes = kolo_oob_changes(c->ctx->oob);
     if (!c->patient && c->awaits >= 0 && changes == c->seen) {
         bool in_time = c->deadline_ns == 0 || kolo_now_ns() < c->deadline_ns;
-        return in_time ? KOLO_IN_PROGRESS : finish(c, late(c, c->awaits));
+        return in_time ? KOLO_IN_PROGRESS : finish(c, kolo_connecting_late(c, c->awaits));
     }
     c->seen = changes;
     c->ctx->deadline_ns = c->deadline_ns;
     if (!c->settling) {
         status = run_phases(c);
-        if (status == KOLO_OK) status = tell_outcome(c, status);
+        if (status == KOLO_OK) status = kolo_connecting_tell_outcome(c, status);
     }
-    if (status == KOLO_OK) status = hear_outcomes(c);
+    if (status == KOLO_OK) status = kolo_connecting_hear_outcomes(c);
     return status == KOLO_IN_PROGRESS ? status : finish(c, status);
 }
 
@@ -459,8 +233,8 @@ static kolo_status_t cannot_begin(kolo_wire_ctx_t *ctx, const kolo_conn_request_
     snprintf(text, sizeof text, "no memory to set up %d connections", count);
     for (int i = 0; i < count; i++) {
         kolo_conn_request_t request = requests[i];
-        pending_t p = {.request = &request};
-        if (identify(ctx, &p) == KOLO_OK) refuse(ctx, &p, KOLO_ERR_NO_MEMORY, text);
+        kolo_connecting_pending_t p = {.request = &request};
+        if (identify(ctx, &p) == KOLO_OK) kolo_connecting_refuse(ctx, &p, KOLO_ERR_NO_MEMORY, text);
     }
     return kolo_fail(KOLO_ERR_NO_MEMORY, "%s", text);
 }
@@ -473,7 +247,7 @@ kolo_status_t kolo_connecting_begin(kolo_wire_ctx_t *ctx, const kolo_conn_reques
     if (!c) return cannot_begin(ctx, requests, count);
     *c = (kolo_connecting_t){.ctx = ctx, .deadline_ns = ctx->deadline_ns, .count = count, .awaits = -1};
     c->requests = (kolo_conn_request_t *)calloc(n, sizeof *c->requests);
-    c->pending = (pending_t *)calloc(n, sizeof *c->pending);
+    c->pending = (kolo_connecting_pending_t *)calloc(n, sizeof *c->pending);
     c->sums = (uint64_t *)calloc((size_t)ctx->member->nranks, sizeof *c->sums);
     if (!c->requests || !c->pending || !c->sums) {
         c->over = true;
@@ -489,7 +263,7 @@ kolo_status_t kolo_connecting_begin(kolo_wire_ctx_t *ctx, const kolo_conn_reques
     }
     for (int i = 0; i < count; i++) {
         kolo_status_t one = identify(ctx, &c->pending[i]);
-        if (one == KOLO_OK) sum_up(c, &c->pending[i]);
+        if (one == KOLO_OK) kolo_connecting_sum_up(c, &c->pending[i]);
         if (status == KOLO_OK) status = one;
     }
     if (status == KOLO_OK) {

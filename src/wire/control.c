@@ -45,8 +45,8 @@ static void control_name(uint64_t job, int rank, uint8_t name[KOLO_FDPASS_NAME_B
     memcpy(name, words, KOLO_FDPASS_NAME_BYTES);
 }
 
-/* Where the process may have no memory with a descriptor it meets nobody there: wire/memfd.c keeps it off the
- * cards. */
+/* Makes the control page. Where the process may have no memory with a descriptor it meets nobody there:
+ * wire/memfd.c keeps it off the cards. */
 static kolo_status_t make_page(kolo_wire_ctx_t *ctx, kolo_control_t *control)
 {
     const bool alone = !kolo_memfd_may(PAGE_BYTES);
@@ -104,7 +104,7 @@ kolo_status_t kolo_control_open(kolo_wire_ctx_t *ctx)
     return status;
 }
 
-/* Or has been killed: its memory, which is freed first, may take seconds. */
+/* Tells whether the process has ended, or was killed: its memory, which is freed first, may take seconds. */
 static bool has_died(const kolo_control_peer_t *peer)
 {
     struct pollfd pfd = {.fd = peer->alive_fd, .events = POLLIN};
@@ -175,7 +175,7 @@ static void await_copy(const kolo_wire_ctx_t *ctx, const kolo_control_peer_t *pe
                   ctx->member->rank, peer->rank, peer->pid);
 }
 
-/* failed is set before touching is read, and begin_copy has them the other way round: one sees the other. */
+/* Sets failed before it reads touching; begin_copy has them the other way round: one sees the other. */
 void kolo_control_fail(kolo_wire_ctx_t *ctx)
 {
     kolo_control_t *control = ctx->control;

@@ -43,23 +43,23 @@ typedef struct kolo_control_peer {
 
 kolo_status_t kolo_control_open(kolo_wire_ctx_t *ctx);
 void kolo_control_close(kolo_wire_ctx_t *ctx); /* sets closed, wakes those who sleep on it */
-/* Before the error of an operation gets to its caller, who may then use its buffers for something else: peers begin
- * no copy from or to them any more, and copies that run are waited for. One second at most: a process that is
- * stopped in the middle of a copy may write there later (a warning tells). Any thread. */
+/* Ends copies from and to this rank's buffers before the error of an operation gets to its caller, who may use them
+ * for something else: peers begin none any more, and those that run are waited for. One second at most: a process
+ * that is stopped in the middle of a copy may write there later (a warning tells). Any thread. */
 void kolo_control_fail(kolo_wire_ctx_t *ctx);
-/* Round a copy from or to the peer's memory. begin: KOLO_ERR_REMOTE if the peer has failed, then nothing may be
- * copied, and end is not called. end: KOLO_ERR_REMOTE if it failed meanwhile, so that what was read is not used. */
+/* Opens a copy from or to the peer's memory: KOLO_ERR_REMOTE if the peer has failed, then nothing may be copied,
+ * and end is not called. end: KOLO_ERR_REMOTE if it failed meanwhile: what was read is not used. */
 kolo_status_t kolo_control_begin_copy(kolo_wire_ctx_t *ctx, const kolo_control_peer_t *peer);
 kolo_status_t kolo_control_end_copy(kolo_wire_ctx_t *ctx, const kolo_control_peer_t *peer);
 void kolo_control_fini(kolo_wire_ctx_t *ctx);
 /* Maps the page of a same-host peer (or returns it from the cache). Blocking within ctx->deadline_ns. */
 kolo_status_t kolo_control_peer(kolo_wire_ctx_t *ctx, int rank, kolo_control_peer_t **peer);
-/* Is the peer still there? One load and at most one poll(2), and now and then a look into /proc; no message. */
+/* Tells whether the peer has gone: one load, at most one poll(2), now and then a look into /proc. */
 bool kolo_control_gone(kolo_control_peer_t *peer);
 /* Looks into /proc now: something has gone wrong with the peer's memory. */
 kolo_process_end_t kolo_control_look(kolo_control_peer_t *peer);
-/* KOLO_ERR_REMOTE with a message if the peer has closed or died; the other ranks are told who died. Cheap enough
- * for every park. */
+/* Fails with KOLO_ERR_REMOTE if the peer has closed or died; the other ranks are told who died. Cheap enough for
+ * every park. */
 kolo_status_t kolo_control_check(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer);
 
 #endif

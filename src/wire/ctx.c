@@ -65,7 +65,7 @@ typedef struct {
     bool sought;
 } owner_t;
 
-/* One that has left offers nothing any more, nor does one that nobody hears from. */
+/* Fails for an owner that has left or that nobody hears from: it offers nothing any more. */
 static kolo_status_t check_owner(void *arg)
 {
     owner_t *owner = arg;
@@ -76,7 +76,8 @@ static kolo_status_t check_owner(void *arg)
     return kolo_oob_check_peer(owner->ctx->oob, owner->rank, "asking for shared memory");
 }
 
-/* The caller sets .who: the text that KOLO_WHO() makes lives in its frame. */
+/* Fills in a call to a rank's descriptor server. The caller sets .who: the text that KOLO_WHO() makes lives in its
+ * frame. */
 static kolo_fdpass_call_t call_to(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card, owner_t *owner)
 {
     *owner = (owner_t){.ctx = ctx, .rank = card->rank, .since_ns = kolo_now_ns()};

@@ -36,7 +36,7 @@ bool kolo_mapped_same_host(const kolo_peer_card_t *a, const kolo_peer_card_t *b,
            a->uid == b->uid;
 }
 
-/* What a process is known by, also where its number is another's by now. */
+/* Returns what a process is known by, also where its number is another's by now. */
 static uint64_t key_of(const kolo_mapped_t *end, int rank)
 {
     return end->ctx->member->peers[rank].process_hash;
@@ -67,7 +67,7 @@ kolo_status_t kolo_mapped_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, kolo_r
     return KOLO_OK;
 }
 
-/* NULL with a message when there is no memory. */
+/* Returns an end, or NULL with a message when there is no memory. */
 static kolo_mapped_t *make_end(kolo_wire_ctx_t *ctx, const kolo_mapped_memory_t *memory, uint32_t npeers)
 {
     kolo_mapped_t *end = (kolo_mapped_t *)calloc(1, sizeof *end + npeers * sizeof(end->peers[0]));
@@ -164,7 +164,7 @@ kolo_status_t kolo_mapped_rx_connect(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const 
     return KOLO_OK;
 }
 
-/* The first time a peer is found gone is not an error yet: see rx_check in wire.h. */
+/* Notes that a peer is gone, which is not an error yet: see rx_check in wire.h. */
 static kolo_status_t first_time(kolo_mapped_t *end)
 {
     end->gone = true;
@@ -200,7 +200,7 @@ kolo_status_t kolo_mapped_rx_check(kolo_rx_t *rx)
                      end->ctx->member->peers[peer->rank].pid, end->ctx->member->rank);
 }
 
-/* The word is out; whoever sleeps on the connection is woken (and looks again after KOLO_PARK_MAX_MS anyway). */
+/* Wakes whoever sleeps on the connection once the word is out (they look again after KOLO_PARK_MAX_MS anyway). */
 static void ring_all(const kolo_mapped_t *end)
 {
     atomic_thread_fence(memory_order_seq_cst);

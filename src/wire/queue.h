@@ -27,7 +27,7 @@ typedef struct {
 } kolo_queue_header_t;
 _Static_assert(sizeof(kolo_queue_header_t) == 128, "the header is shared between processes");
 
-/* choose.c: the error of a connection that no wire can carry. */
+/* Fails for a connection that no wire can carry (choose.c). */
 kolo_status_t kolo_wire_none(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec);
 /* Ranges of a spec that any wire can serve; the message names the field. */
 kolo_status_t kolo_conn_check_spec(const kolo_conn_spec_t *spec);
@@ -68,9 +68,9 @@ size_t kolo_queue_bytes(const kolo_conn_spec_t *spec, uint32_t nreaders);
  * Touches nothing unless the start is near a wrap-around. */
 void kolo_queue_prepare(const kolo_conn_spec_t *spec, char *slots);
 
-/* The writer's side: `memory` is zeroed. */
+/* Formats zeroed memory, on the writer's side. */
 void kolo_queue_format(void *memory, const kolo_conn_spec_t *spec, uint32_t nreaders, uint64_t job);
-/* The reader's side: every field against what I expect. */
+/* Checks every field against what the reader expects. */
 kolo_status_t kolo_queue_check(const void *memory, const kolo_conn_spec_t *spec, uint32_t nreaders, uint64_t job);
 
 /* Points an end at the queue: slots and heads. */

@@ -59,7 +59,7 @@ kolo_status_t kolo_wire_no_post_from(kolo_tx_t *tx, const void *data, uint32_t b
         tx->ops->name, bytes, (unsigned long long)operation, tx->spec.writer, tx->spec.reader);
 }
 
-/* To connect, a reader needs the writer's card only. */
+/* Returns true: to connect, a reader needs the writer's card only. */
 bool kolo_wire_no_wait(struct kolo_wire_ctx *ctx, const kolo_rx_t *rx, const kolo_wire_card_t *writer_card)
 {
     (void)ctx;

@@ -16,22 +16,10 @@ typedef struct {
     int32_t *out, *in[MAX_RANKS];
 } buffers_t;
 
-static void fill(int32_t *data, size_t n, int seed)
-{
-    for (size_t i = 0; i < n; i++) data[i] = (int32_t)(i * 31 + (size_t)seed * 1000003);
-}
-
-static bool filled(const int32_t *data, size_t n, int seed)
-{
-    for (size_t i = 0; i < n; i++)
-        if (data[i] != (int32_t)(i * 31 + (size_t)seed * 1000003)) return false;
-    return true;
-}
-
 static void make(buffers_t *b, const rank_t *r, size_t n)
 {
     b->out = malloc(n * sizeof *b->out);
-    fill(b->out, n, r->rank + 1);
+    fill_ints(b->out, n, r->rank + 1);
     for (int p = 0; p < r->nranks; p++) b->in[p] = calloc(n, sizeof *b->out);
 }
 
@@ -58,7 +46,7 @@ static void swap_in_a_group_and_without(rank_t *r)
             EXPECT_OK(kolo_recv(b.in[mate], n, KOLO_INT32, mate, r->comm, NULL));
             EXPECT_OK(kolo_send(b.out, n, KOLO_INT32, mate, r->comm, NULL));
         }
-        EXPECT(filled(b.in[mate], n, mate + 1));
+        EXPECT(ints_are(b.in[mate], n, mate + 1));
     }
     drop(&b, r);
 }
@@ -89,7 +77,7 @@ static void pass_on(rank_t *r)
         EXPECT_OK(kolo_recv(b.in[previous], n, KOLO_INT32, previous, r->comm, NULL));
         EXPECT_OK(kolo_send(b.out, n, KOLO_INT32, next, r->comm, NULL));
     }
-    EXPECT(filled(b.in[previous], n, previous + 1));
+    EXPECT(ints_are(b.in[previous], n, previous + 1));
     drop(&b, r);
 }
 
@@ -115,12 +103,12 @@ static void several_and_each_by_itself(rank_t *r)
             EXPECT_OK(kolo_send(b.out, lengths[l], KOLO_INT32, mate, r->comm, NULL));
         EXPECT_OK(kolo_recv(b.in[mate], LONG, KOLO_INT32, mate, r->comm, NULL));
         EXPECT_OK(kolo_group_end());
-        EXPECT(filled(b.in[mate], LONG, mate + 1));
+        EXPECT(ints_are(b.in[mate], LONG, mate + 1));
     } else {
         for (size_t l = 0; l < LENGTHS; l++) {
             memset(b.in[mate], 0, LONG * sizeof *b.out);
             EXPECT_OK(kolo_recv(b.in[mate], lengths[l], KOLO_INT32, mate, r->comm, NULL));
-            EXPECT(filled(b.in[mate], lengths[l], mate + 1));
+            EXPECT(ints_are(b.in[mate], lengths[l], mate + 1));
         }
         EXPECT_OK(kolo_send(b.out, LONG, KOLO_INT32, mate, r->comm, NULL));
     }

@@ -23,17 +23,6 @@ static const bool sanitized = true;
 static const bool sanitized = false;
 #endif
 
-typedef struct {
-    const char *name;
-    const char *env[4];
-} wires_t;
-static const wires_t wires[] = {
-    {"single copy", {NULL}},
-    {"shared memory", {"KOLO_CMA_DISABLE=1", NULL}},
-    {"tcp", {"KOLO_CMA_DISABLE=1", "KOLO_SHM_DISABLE=1", NULL}},
-};
-#define WIRES (sizeof wires / sizeof wires[0])
-
 /* ---- a rank is killed ---- */
 
 typedef enum { SMALL, BIG, BARRIER, RECV, FIRST_USE, CHAIN, SPLIT, KINDS } kind_t;
@@ -103,7 +92,7 @@ static bool names_itself(const finding_t *f, kind_t kind, int rank)
     return kind != SPLIT || strstr(f->text, words);
 }
 
-static void kill_one(const wires_t *w, kind_t kind)
+static void kill_one(const kit_wire_t *w, kind_t kind)
 {
     job_t job;
     char victim[16];
@@ -133,8 +122,8 @@ static void kill_one(const wires_t *w, kind_t kind)
 static void a_killed_rank_is_named_within_a_second(void **state)
 {
     (void)state;
-    for (size_t w = 0; w < WIRES; w++)
-        for (kind_t kind = SMALL; kind < KINDS; kind++) kill_one(&wires[w], kind);
+    for (size_t w = 0; w < LOCAL_WIRES; w++)
+        for (kind_t kind = SMALL; kind < KINDS; kind++) kill_one(&kit_wires[w], kind);
 }
 
 /* ---- a rank leaves in peace ---- */
@@ -159,11 +148,11 @@ static void leave_at_once(proc_t *p)
 static void what_was_sent_arrives_though_the_sender_has_left(void **state)
 {
     (void)state;
-    for (size_t w = 0; w < WIRES; w++) {
+    for (size_t w = 0; w < LOCAL_WIRES; w++) {
         job_t job;
-        job_start(&job, 3, wires[w].env, leave_at_once, NULL);
+        job_start(&job, 3, kit_wires[w].env, leave_at_once, NULL);
         int bad = job_finish(&job, -1);
-        if (bad) print_message("%s\n", wires[w].name);
+        if (bad) print_message("%s\n", kit_wires[w].name);
         assert_int_equal(bad, 0);
     }
 }
@@ -189,14 +178,14 @@ static void call_one_that_left(proc_t *p)
 static void who_has_left_keeps_nobody_waiting(void **state)
 {
     (void)state;
-    for (size_t w = 0; w < WIRES; w++) {
+    for (size_t w = 0; w < LOCAL_WIRES; w++) {
         job_t job;
         uint64_t start = now_ms();
-        job_start(&job, 2, wires[w].env, call_one_that_left, NULL);
+        job_start(&job, 2, kit_wires[w].env, call_one_that_left, NULL);
         assert_int_equal(job_finish(&job, -1), 0);
         const finding_t *f = &job.shared->found[1];
         if (f->status != KOLO_ERR_REMOTE || !strstr(f->text, "rank 0"))
-            print_message("%s: %s\n", wires[w].name, f->text);
+            print_message("%s: %s\n", kit_wires[w].name, f->text);
         assert_int_equal(f->status, KOLO_ERR_REMOTE);
         assert_non_null(strstr(f->text, "rank 0"));
         assert_true(now_ms() - start < 60000);
@@ -223,10 +212,10 @@ static void a_rank_that_just_exits_is_named(void **state)
 {
     static const char *const apart[] = {"HOSTS=4", NULL}; /* nobody sees the process, only its connections */
     (void)state;
-    for (size_t w = 0; w <= WIRES; w++) {
+    for (size_t w = 0; w <= LOCAL_WIRES; w++) {
         job_t job;
         uint64_t start = now_ms();
-        job_start(&job, RANKS, w < WIRES ? wires[w].env : apart, exit_with_communicator, NULL);
+        job_start(&job, RANKS, w < LOCAL_WIRES ? kit_wires[w].env : apart, exit_with_communicator, NULL);
         assert_int_equal(job_finish(&job, -1), 0);
         assert_true(IN_TIME(now_ms() - start < 5000 || sanitized));
         for (int i = 0; i < RANKS; i++) {
@@ -310,13 +299,13 @@ static void idle(proc_t *p)
 static void idle_ranks_use_no_core(void **state)
 {
     (void)state;
-    for (size_t w = 0; w < WIRES; w++) {
+    for (size_t w = 0; w < LOCAL_WIRES; w++) {
         job_t job;
         uint64_t sum = 0;
-        job_start(&job, RANKS, wires[w].env, idle, NULL);
+        job_start(&job, RANKS, kit_wires[w].env, idle, NULL);
         assert_int_equal(job_finish(&job, -1), 0);
         for (int i = 0; i < RANKS; i++) sum += job.shared->found[i].cpu_us;
-        print_message("%s: %d idle ranks use %.3f %% of a core\n", wires[w].name, RANKS, (double)sum / 20000.0);
+        print_message("%s: %d idle ranks use %.3f %% of a core\n", kit_wires[w].name, RANKS, (double)sum / 20000.0);
         assert_true(IN_TIME(sum < 10000 || sanitized)); /* 0.5 % of two seconds */
     }
 }
@@ -367,16 +356,16 @@ static void use_some_memory(proc_t *p)
 static void a_rank_of_four_needs_less_than_8_MB(void **state)
 {
     (void)state;
-    for (size_t w = 0; w < WIRES; w++) {
+    for (size_t w = 0; w < LOCAL_WIRES; w++) {
         job_t job;
         uint64_t most = 0, sum = 0;
-        job_start(&job, RANKS, wires[w].env, use_some_memory, NULL);
+        job_start(&job, RANKS, kit_wires[w].env, use_some_memory, NULL);
         assert_int_equal(job_finish(&job, -1), 0);
         for (int i = 0; i < RANKS; i++) {
             sum += job.shared->found[i].bytes;
             if (job.shared->found[i].bytes > most) most = job.shared->found[i].bytes;
         }
-        print_message("%s: %.2f MB per rank, %.2f at most; kolo_comm_memory says %.2f\n", wires[w].name,
+        print_message("%s: %.2f MB per rank, %.2f at most; kolo_comm_memory says %.2f\n", kit_wires[w].name,
                       (double)sum / RANKS / 1e6, (double)most / 1e6, (double)job.shared->found[0].at_ms / 1e3);
         assert_true(most < 8000000 || sanitized);
         /* what it holds by itself; over shared memory queues are told whole, as they are mapped */

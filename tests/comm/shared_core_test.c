@@ -42,7 +42,7 @@ static void broadcast_sizes(rank_t *r)
         }
         /* Of a broadcast and a barrier somebody waits in each round, and the core is another's by a yield; by a
          * sleep where other programs compute on it. */
-        uint64_t mine[] = {yields - before, kolo_core_is_crowded()}, all[] = {0, 0};
+        uint64_t mine[] = {yields - before, kolo_yield_is_crowded()}, all[] = {0, 0};
         EXPECT_OK(kolo_all_reduce(mine, all, 2, KOLO_UINT64, KOLO_SUM, r->comm, NULL));
         EXPECT(all[0] >= ROUNDS || all[1] > 0);
     }

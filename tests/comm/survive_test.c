@@ -21,16 +21,6 @@ static const bool sanitized = true;
 static const bool sanitized = false;
 #endif
 
-typedef struct {
-    const char *name;
-    const char *env[4];
-} wires_t;
-static const wires_t wires[] = {
-    {"single copy", {NULL}},
-    {"shared memory", {"KOLO_CMA_DISABLE=1", NULL}},
-    {"tcp", {"KOLO_CMA_DISABLE=1", "KOLO_SHM_DISABLE=1", NULL}},
-};
-
 static bool sum_is_right(kolo_comm_t comm, int32_t *data, size_t count)
 {
     int n = 0, rank = 0;
@@ -74,7 +64,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void kill_one(const wires_t *w)
+static void kill_one(const kit_wire_t *w)
 {
     job_t job;
     uint64_t told[RANKS], longest = 0;
@@ -104,7 +94,7 @@ static void kill_one(const wires_t *w)
 static void survivors_shrink_and_go_on(void **state)
 {
     (void)state;
-    for (size_t w = 0; w < sizeof wires / sizeof wires[0]; w++) kill_one(&wires[w]);
+    for (size_t w = 0; w < LOCAL_WIRES; w++) kill_one(&kit_wires[w]);
 }
 
 int main(void)

@@ -13,6 +13,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+const kit_wire_t kit_wires[ALL_WIRES] = {
+    {"single copy", {NULL}},
+    {"shared memory", {"KOLO_CMA_DISABLE=1", NULL}},
+    {"tcp", {"KOLO_CMA_DISABLE=1", "KOLO_SHM_DISABLE=1", NULL}},
+    {"two hosts", {"HOSTS=2", NULL}},
+};
+
 #define LIMIT_S 60
 
 static void work(proc_t *p, const char *const *env, void (*fn)(proc_t *))

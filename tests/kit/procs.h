@@ -33,6 +33,15 @@ typedef struct {
     shared_t *shared;
 } job_t;
 
+/* Variables of job_start() for each wire between processes of a host, and for two hosts behind them. */
+typedef struct {
+    const char *name;
+    const char *env[4];
+} kit_wire_t;
+#define LOCAL_WIRES 3
+#define ALL_WIRES   4
+extern const kit_wire_t kit_wires[ALL_WIRES];
+
 /* Forks n processes with the variables `env` ("NAME=value", ends with NULL) and runs fn in each on a communicator.
  * HOSTS=k spreads the ranks over k hosts, as KOLO_HOST_ID tells them apart; "@2:NAME=value" is rank 2's alone. */
 void job_start(job_t *job, int n, const char *const *env, void (*fn)(proc_t *), void *arg);

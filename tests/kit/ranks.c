@@ -229,3 +229,15 @@ void limit_s(unsigned seconds)
 {
     alarm(TIMES * seconds);
 }
+
+void fill_ints(int32_t *data, size_t n, int seed)
+{
+    for (size_t i = 0; i < n; i++) data[i] = (int32_t)(i * 31 + (size_t)seed * 1000003);
+}
+
+bool ints_are(const int32_t *data, size_t n, int seed)
+{
+    for (size_t i = 0; i < n; i++)
+        if (data[i] != (int32_t)(i * 31 + (size_t)seed * 1000003)) return false;
+    return true;
+}

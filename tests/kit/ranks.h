@@ -67,4 +67,8 @@ bool await_count(_Atomic int *counter, int n);
 /* Ends this process if it has not ended by then. */
 void limit_s(unsigned seconds);
 
+/* Fills a buffer with numbers that depend on the seed, and tells whether it holds them. */
+void fill_ints(int32_t *data, size_t n, int seed);
+bool ints_are(const int32_t *data, size_t n, int seed);
+
 #endif

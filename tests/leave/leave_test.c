@@ -24,24 +24,16 @@
 #define TOLD_MS 2000
 #endif
 
-static const struct {
-    const char *name, *env[4];
-} wires[] = {
-    {"single copy", {NULL}},
-    {"shared memory", {"KOLO_CMA_DISABLE=1", NULL}},
-    {"tcp", {"KOLO_CMA_DISABLE=1", "KOLO_SHM_DISABLE=1", NULL}},
-    {"two hosts", {"HOSTS=2", NULL}},
-};
-
 static void on_each_wire_from(size_t first, size_t step, void (*fn)(proc_t *), void *arg)
 {
-    for (size_t i = first; i < sizeof wires / sizeof wires[0]; i += step) {
+    for (size_t i = first; i < ALL_WIRES; i += step) {
         job_t job;
-        job_start(&job, RANKS, wires[i].env, fn, arg);
+        job_start(&job, RANKS, kit_wires[i].env, fn, arg);
         int wrong = job_finish(&job, -1);
         for (int r = 0; wrong && r < RANKS; r++)
-            print_message("%s, rank %d: %d after %d ms: %s\n", wires[i].name, r, (int)job.shared->found[r].status,
-                          (int)job.shared->found[r].at_ms, job.shared->found[r].text);
+            print_message("%s, rank %d: %d after %d ms: %s\n", kit_wires[i].name, r,
+                          (int)job.shared->found[r].status, (int)job.shared->found[r].at_ms,
+                          job.shared->found[r].text);
         munmap(job.shared, sizeof *job.shared);
         assert_int_equal(wrong, 0);
     }

@@ -29,18 +29,6 @@ typedef struct {
     int32_t *out, *in[2][MAX_RANKS];
 } run_t;
 
-static void fill(int32_t *data, size_t n, int seed)
-{
-    for (size_t i = 0; i < n; i++) data[i] = (int32_t)(i * 31 + (size_t)seed * 1000003);
-}
-
-static bool filled(const int32_t *data, size_t n, int seed)
-{
-    for (size_t i = 0; i < n; i++)
-        if (data[i] != (int32_t)(i * 31 + (size_t)seed * 1000003)) return false;
-    return true;
-}
-
 static void *next_stream(run_t *run)
 {
     if (run->mode->way == HERE) return NULL;
@@ -63,7 +51,7 @@ static void begin(run_t *run, rank_t *r)
     EXPECT_OK(kolo_comm_split(r->comm, 0, 0, &run->comms[1], NULL));
     for (int i = 0; i < 2; i++) EXPECT_OK(kolo_stream_create(&run->streams[i]));
     run->out = malloc(run->mode->n * sizeof *run->out);
-    fill(run->out, run->mode->n, r->rank + 1);
+    fill_ints(run->out, run->mode->n, r->rank + 1);
     for (int c = 0; c < 2; c++)
         for (int p = 0; p < r->nranks; p++) run->in[c][p] = calloc(run->mode->n, sizeof *run->out);
 }
@@ -76,7 +64,7 @@ static void end(run_t *run, unsigned from0, unsigned from1)
     for (int c = 0; c < 2; c++) {
         unsigned from = c ? from1 : from0;
         for (int p = 0; p < run->r->nranks; p++) {
-            if (from >> p & 1) EXPECT(filled(run->in[c][p], run->mode->n, p + 1));
+            if (from >> p & 1) EXPECT(ints_are(run->in[c][p], run->mode->n, p + 1));
             free(run->in[c][p]);
         }
     }

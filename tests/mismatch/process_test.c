@@ -18,14 +18,6 @@
 #define SOON_MS 1500
 #endif
 
-static const struct {
-    const char *name, *env[4];
-} wires[] = {
-    {"single copy", {NULL}},
-    {"shared memory", {"KOLO_CMA_DISABLE=1", NULL}},
-    {"tcp", {"KOLO_CMA_DISABLE=1", "KOLO_SHM_DISABLE=1", NULL}},
-};
-
 typedef struct {
     const char *name;
     call_t call[2];
@@ -80,9 +72,9 @@ static void run_case(const case_t *c, const char *wire, const char *const *env)
 static void processes_are_told(void **state)
 {
     (void)state;
-    for (size_t w = 0; w < sizeof wires / sizeof wires[0]; w++)
+    for (size_t w = 0; w < LOCAL_WIRES; w++)
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-            run_case(&cases[i], wires[w].name, wires[w].env);
+            run_case(&cases[i], kit_wires[w].name, kit_wires[w].env);
 }
 
 static void come_late(proc_t *p)
@@ -100,9 +92,9 @@ static void come_late(proc_t *p)
 static void a_late_process_is_nobodys_mistake(void **state)
 {
     (void)state;
-    for (size_t w = 0; w < sizeof wires / sizeof wires[0]; w++) {
+    for (size_t w = 0; w < LOCAL_WIRES; w++) {
         job_t job;
-        job_start(&job, RANKS, wires[w].env, come_late, NULL);
+        job_start(&job, RANKS, kit_wires[w].env, come_late, NULL);
         assert_int_equal(job_finish(&job, -1), 0);
         munmap(job.shared, sizeof *job.shared);
     }

@@ -12,7 +12,7 @@
  * With `split` the ranks are making a child by split when it happens: the first of those cut off is
  * slow in setting it up, so the others wait for it over connections that tell nothing.
  */
-#include <kolo/kolo.h>
+#include "net.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -20,30 +20,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define COUNT (1 << 18)
 
-static int rank, nranks, away, local;
-static char id_file[400], cut_file[420];
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t); /* one clock for all hosts of this machine */
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static int fail(const char *what)
-{
-    fprintf(stderr, "rank %d: %s (%s)\n", rank, what, kolo_get_last_error(NULL));
-    return 1;
-}
-#define CHECK(cond)                                                                                                \
-    do {                                                                                                           \
-        if (!(cond)) return fail(#cond);                                                                           \
-    } while (0)
+static int away, local;
+static char cut_file[420];
 
 static int start(kolo_comm_t *comm)
 {
@@ -57,11 +39,7 @@ static int start(kolo_comm_t *comm)
     }
     snprintf(id_file, sizeof id_file, "%s", getenv("KOLO_ID_FILE"));
     snprintf(cut_file, sizeof cut_file, "%s.cut", id_file);
-    if (rank == 0) {
-        CHECK(kolo_get_unique_id(&id) == KOLO_OK);
-        CHECK(kolo_unique_id_save(&id, id_file) == KOLO_OK);
-    }
-    CHECK(rank == 0 || kolo_unique_id_load(&id, id_file, 20000) == KOLO_OK);
+    CHECK(share_id(&id) == 0);
     CHECK(kolo_comm_init_rank(comm, nranks, id, rank, NULL) == KOLO_OK);
     return 0;
 }

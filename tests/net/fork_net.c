@@ -8,7 +8,7 @@
  *
  * With `daemon` the parent ends and the child goes on with the communicator: it is told that it must not.
  */
-#include <kolo/kolo.h>
+#include "net.h"
 
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
@@ -23,7 +23,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define COUNT     1000
@@ -33,26 +32,8 @@
 #define TEXT_MAX  512
 #define OPERATION 50
 
-static int rank, nranks;
 static bool own_address; /* the one that the other host has, too, is all there is */
-static char id_file[400], note_file[420];
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t); /* one clock for all hosts of this machine */
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
-static int fail(const char *what)
-{
-    fprintf(stderr, "rank %d: %s (%s)\n", rank, what, kolo_get_last_error(NULL));
-    return 1;
-}
-#define CHECK(cond)                                                                                                \
-    do {                                                                                                           \
-        if (!(cond)) return fail(#cond);                                                                           \
-    } while (0)
+static char note_file[420];
 
 static int start(kolo_comm_t *comm)
 {
@@ -63,11 +44,7 @@ static int start(kolo_comm_t *comm)
     nranks = atoi(all);
     snprintf(id_file, sizeof id_file, "%s", file);
     snprintf(note_file, sizeof note_file, "%s.note", file);
-    if (rank == 0) {
-        CHECK(kolo_get_unique_id(&id) == KOLO_OK);
-        CHECK(kolo_unique_id_save(&id, id_file) == KOLO_OK);
-    }
-    CHECK(rank == 0 || kolo_unique_id_load(&id, id_file, 20000) == KOLO_OK);
+    CHECK(share_id(&id) == 0);
     kolo_status_t status = kolo_comm_init_rank(comm, nranks, id, rank, NULL);
     if (own_address) {
         CHECK(status != KOLO_OK);

@@ -19,7 +19,7 @@ static _Thread_local struct {
     long switches;     /* of this thread to others, at its last long yield; 0: there was none */
 } seen;
 
-bool kolo_core_is_crowded(void)
+bool kolo_yield_is_crowded(void)
 {
     if (KOLO_LIKELY(seen.until_ns == 0)) return false;
     if (kolo_now_ns() < seen.until_ns) return true;
@@ -32,7 +32,7 @@ bool kolo_core_is_crowded(void)
 bool kolo_yield(void)
 {
     struct rusage use;
-    if (kolo_core_is_crowded()) return false;
+    if (kolo_yield_is_crowded()) return false;
     uint64_t before = kolo_now_ns();
     sched_yield();
     uint64_t now = kolo_now_ns();

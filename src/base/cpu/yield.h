@@ -11,6 +11,6 @@
 /* Gives the core away once. false: it has not, since others compute on it; who waits should sleep. */
 bool kolo_yield(void);
 /* Tells whether others were seen to compute on this thread's core within the last second. */
-bool kolo_core_is_crowded(void);
+bool kolo_yield_is_crowded(void);
 
 #endif

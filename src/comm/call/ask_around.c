@@ -16,7 +16,7 @@
 #define LOOK_BACK 128 /* operations, of which a device may be in an older one */
 #define WAIT_MS   200 /* for answers; an progress thread that is not stopped takes none of it */
 
-/* On the progress thread; the record outlives this, see kolo_record_close(). */
+/* Answers on the progress thread; the record outlives this, see kolo_record_close(). */
 static void answer(void *arg, kolo_finding_t *mine)
 {
     kolo_body_t *body = arg;
@@ -51,7 +51,7 @@ void kolo_ask_around_close(kolo_body_t *body)
     kolo_diag_set_survey(body->oob, NULL, NULL);
 }
 
-/* What is known of a rank that did not answer. */
+/* Adds what is known of a rank that did not answer. */
 static void look_for(const kolo_body_t *body, kolo_verdict_rank_t *v)
 {
     const kolo_peer_card_t *card = &body->member.peers[v->rank], *mine = &body->member.peers[body->rank];
@@ -78,7 +78,8 @@ static void take(const kolo_body_t *body, const kolo_finding_t *f, kolo_verdict_
     }
 }
 
-/* In a large job only the neighbours: asking all ranks would flood the network when all reach the limit at once. */
+/* Lists whom to ask; in a large job only the neighbours: asking all ranks would flood the network when all reach
+ * the limit at once. */
 static int whom_to_ask(const kolo_body_t *body, kolo_finding_t *findings)
 {
     int n = KOLO_MIN(body->nranks, KOLO_SURVEY_RANKS), count = 0;

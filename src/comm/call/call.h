@@ -18,6 +18,18 @@ kolo_status_t kolo_check_buffer(const void *buf, uint64_t bytes, bool on_device,
                                 const char *what);
 kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what);
 
+/* Returns a send from, or a receive into, `count` elements at `buf`. */
+static inline kolo_call_t kolo_p2p_call(kolo_call_kind_t kind, const void *buf, size_t count, kolo_type_t type,
+                                        int peer, kolo_comm_t comm)
+{
+    kolo_call_t call = {
+        .kind = kind, .coll = KOLO_COLL_P2P, .type = type, .root = (uint32_t)peer, .count = count, .comm = comm};
+    if (kind == KOLO_CALL_SEND)
+        call.src = buf;
+    else
+        call.dst = (void *)(uintptr_t)buf;
+    return call;
+}
 /* Checks the arguments of a send or receive; fills in `elem`. */
 kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char *what);
 
@@ -129,6 +141,17 @@ bool kolo_group_open(void);
 void kolo_group_when_over(void (*over)(kolo_status_t status, const char *why));
 bool kolo_group_has_calls(void);
 kolo_status_t kolo_group_add(kolo_call_t *call);
+
+/* ---- batch.c: running what was collected ---- */
+typedef struct kolo_batch kolo_batch_t;
+/* Makes a batch of a group's calls, which own what they point at from then on; each has the index of its
+ * communicator. NULL with a message: no memory, and they are still the caller's. */
+kolo_batch_t *kolo_group_batch(const kolo_call_t *calls, size_t count, const kolo_comm_t *comms, size_t ncomms);
+/* Runs it, and gives it back. KOLO_IN_PROGRESS: a part of it goes on in the background. */
+kolo_status_t kolo_group_run(kolo_batch_t *batch);
+/* Frees what this thread keeps for its next group. */
+void kolo_group_forget(void);
+
 /* ---- group_life.c ---- */
 /* MAKES: its making has begun in the background. ENDS, DESTROYS: at the end of the group. */
 typedef enum { KOLO_GROUP_MAKES, KOLO_GROUP_ENDS, KOLO_GROUP_DESTROYS } kolo_group_life_t;

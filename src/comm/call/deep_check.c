@@ -142,7 +142,7 @@ static kolo_status_t compare_rows(const kolo_body_t *body, uint64_t number, cons
     return KOLO_OK;
 }
 
-/* What a rank sends to another is what that expects; all see it, so that all fail alike. */
+/* Compares what a rank sends to another with what that expects; all see it, so that all fail alike. */
 static kolo_status_t compare_tables(const kolo_call_t *call)
 {
     kolo_body_t *body = call->comm->body;

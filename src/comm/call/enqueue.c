@@ -106,7 +106,7 @@ static kolo_status_t check_overlap(const kolo_call_t *call, uint64_t src_bytes, 
         what, call->comm->name, call->comm->rank, a, a + src_bytes, b, b + dst_bytes, in_place_form(call->coll));
 }
 
-/* Others may have made the same call, and wait. */
+/* Notes a refused call of a communicator on the board: others may have made the same, and wait. */
 static kolo_status_t refuse(kolo_call_t *call, kolo_status_t status)
 {
     kolo_body_t *body = call->comm->on_device ? kolo_handle_visit(call->comm, "a call") : NULL;
@@ -117,7 +117,8 @@ static kolo_status_t refuse(kolo_call_t *call, kolo_status_t status)
     return status;
 }
 
-/* src_parts, dst_parts: how many times `count` each buffer holds; 0: not used on this rank. in_place: that form. */
+/* Checks the buffers. src_parts, dst_parts: how many times `count` each holds; 0: not used on this rank. in_place:
+ * that form. */
 static kolo_status_t check_buffers(const kolo_call_t *call, unsigned src_parts, unsigned dst_parts, bool in_place,
                                    const char *what)
 {
@@ -129,6 +130,7 @@ static kolo_status_t check_buffers(const kolo_call_t *call, unsigned src_parts, 
     return check_overlap(call, bytes * src_parts, bytes * dst_parts, in_place, what);
 }
 
+/* Checks a collective and submits it. */
 static kolo_status_t submit(kolo_call_t *call, unsigned src_parts, unsigned dst_parts, bool in_place,
                             const char *what)
 {
@@ -247,22 +249,30 @@ kolo_status_t kolo_barrier(kolo_comm_t comm, void *stream)
     return kolo_call_submit(&call);
 }
 
-kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char *what)
+/* Checks what a message has beyond other calls: its peer and its buffer. */
+static kolo_status_t check_message(kolo_call_t *call, const void *buf, const char *what)
 {
     int peer = (int)call->root;
-    KOLO_CALL_TRY(kolo_check_call(call, what));
     if (peer < 0 || peer >= call->comm->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: peer %d is out of range, the communicator has %d ranks",
                          what, peer, call->comm->nranks);
     uint64_t bytes = call->count * call->elem;
-    KOLO_CALL_TRY(kolo_check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
+    KOLO_TRY(kolo_check_buffer(buf, bytes, call->comm->on_device, "the buffer", what));
     if (kolo_deep() && !call->comm->on_device) return kolo_deep_check(call, bytes, bytes, what);
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char *what)
+{
+    KOLO_CALL_TRY(kolo_check_call(call, what));
+    KOLO_CALL_TRY(check_message(call, buf, what));
     return KOLO_OK;
 }
 
 static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, const char *what)
 {
-    kolo_status_t status = kolo_p2p_check_call(call, buf, what);
+    KOLO_CALL_TRY(kolo_check_call(call, what)); /* before: it may have no communicator */
+    kolo_status_t status = check_message(call, buf, what);
     if (KOLO_UNLIKELY(status != KOLO_OK)) return kolo_call_refused(refuse(call, status));
     if ((int)call->root == call->comm->rank && !kolo_group_open() && !call->comm->aside)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: rank %u to itself needs a group with both calls in it", what,
@@ -272,26 +282,14 @@ static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, const char *
 
 kolo_status_t kolo_send(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream)
 {
-    kolo_call_t call = {.kind = KOLO_CALL_SEND,
-                        .coll = KOLO_COLL_P2P,
-                        .type = type,
-                        .root = (uint32_t)peer,
-                        .src = buf,
-                        .count = count,
-                        .comm = comm,
-                        .stream = stream};
+    kolo_call_t call = kolo_p2p_call(KOLO_CALL_SEND, buf, count, type, peer, comm);
+    call.stream = stream;
     return submit_p2p(&call, buf, "send");
 }
 
 kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream)
 {
-    kolo_call_t call = {.kind = KOLO_CALL_RECV,
-                        .coll = KOLO_COLL_P2P,
-                        .type = type,
-                        .root = (uint32_t)peer,
-                        .dst = buf,
-                        .count = count,
-                        .comm = comm,
-                        .stream = stream};
+    kolo_call_t call = kolo_p2p_call(KOLO_CALL_RECV, buf, count, type, peer, comm);
+    call.stream = stream;
     return submit_p2p(&call, buf, "recv");
 }

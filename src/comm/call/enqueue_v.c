@@ -60,7 +60,7 @@ static kolo_status_t check_apart(const kolo_call_t *call, const size_t *counts, 
     return status;
 }
 
-/* A number for the lengths, which all ranks have to give alike; never 0. */
+/* Takes a number for the lengths, which all ranks have to give alike; never 0. */
 static void take_table(kolo_call_t *call, const size_t *counts)
 {
     uint64_t hash = 1;
@@ -68,7 +68,7 @@ static void take_table(kolo_call_t *call, const size_t *counts)
     call->table = (uint32_t)kolo_board_mixed(hash) | UINT32_C(1) << 31;
 }
 
-/* A rank without elements of its own may pass NULL for them. */
+/* Refuses NULL, but for a rank without elements of its own. */
 static kolo_status_t check_null(const void *src, uint64_t src_count, const void *dst, uint64_t dst_count,
                                 const char *what)
 {
@@ -82,13 +82,24 @@ static bool overlap(const void *a, uint64_t na, const void *b, uint64_t nb)
     return na && nb && (uintptr_t)a < (uintptr_t)b + nb && (uintptr_t)b < (uintptr_t)a + na;
 }
 
-/* Parts may lie far apart, in memory of their own: what is between two of them is none of theirs. */
-static bool overlaps_parts(const void *a, uint64_t na, const void *base, const size_t *counts, const size_t *displs,
-                           const kolo_call_t *call)
+/* What ranks have in one buffer. */
+typedef struct {
+    const void *base;
+    const size_t *counts, *displs; /* displs NULL: one behind the other */
+    uint64_t end;                  /* in elements */
+} parts_t;
+
+/* Fails if these bytes overlap a part, unless the call is in place. Parts may lie far apart, in memory of their
+ * own: what is between two of them is none of theirs. */
+static kolo_status_t check_overlap(const kolo_call_t *call, const void *own, uint64_t bytes, const parts_t *parts,
+                                   const char *what)
 {
-    for (int r = 0; r < call->comm->nranks; r++)
-        if (overlap(a, na, (const char *)base + displs[r] * call->elem, counts[r] * call->elem)) return true;
-    return false;
+    if (call->in_place || !overlap(own, bytes, parts->base, parts->end * call->elem)) return KOLO_OK;
+    bool one = !parts->displs;
+    for (int r = 0; r < call->comm->nranks && !one; r++)
+        one = overlap(own, bytes, (const char *)parts->base + parts->displs[r] * call->elem,
+                      parts->counts[r] * call->elem);
+    return one ? kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: source and destination overlap", what) : KOLO_OK;
 }
 
 static kolo_status_t check_start(kolo_call_t *call, bool tables, const char *what)
@@ -124,10 +135,8 @@ kolo_status_t kolo_all_gatherv(const void *src, void *dst, const size_t *counts,
     size_t mine = counts[comm->rank];
     KOLO_CALL_TRY(check_null(src, mine, dst, call.count, "all_gatherv"));
     call.in_place = (uintptr_t)src == (uintptr_t)dst + displs[comm->rank] * call.elem;
-    if (!call.in_place && overlap(src, mine * call.elem, dst, end * call.elem) &&
-        overlaps_parts(src, mine * call.elem, dst, counts, displs, &call))
-        return kolo_call_refused(
-            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_gatherv: source and destination overlap"));
+    const parts_t parts = {dst, counts, displs, end};
+    KOLO_CALL_TRY(check_overlap(&call, src, mine * call.elem, &parts, "all_gatherv"));
     if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, mine * call.elem, 0, "all_gatherv"));
     return kolo_call_submit(&call);
 }
@@ -154,10 +163,8 @@ kolo_status_t kolo_reduce_scatterv(const void *src, void *dst, const size_t *cou
     if (displs) before = displs[comm->rank];
     KOLO_CALL_TRY(check_null(src, call.count, dst, mine, "reduce_scatterv"));
     call.in_place = (uintptr_t)dst == (uintptr_t)src + before * call.elem;
-    if (!call.in_place && overlap(src, end * call.elem, dst, mine * call.elem) &&
-        (!displs || overlaps_parts(dst, mine * call.elem, src, counts, displs, &call)))
-        return kolo_call_refused(
-            kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "reduce_scatterv: source and destination overlap"));
+    const parts_t parts = {src, counts, displs, end};
+    KOLO_CALL_TRY(check_overlap(&call, dst, mine * call.elem, &parts, "reduce_scatterv"));
     if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, 0, mine * call.elem, "reduce_scatterv"));
     return kolo_call_submit(&call);
 }
@@ -182,12 +189,10 @@ kolo_status_t kolo_all_to_allv(const void *src, const size_t *send_counts, const
     KOLO_CALL_TRY(check(&call, recv_counts, recv_displs, &recv_end, &recv_total, "all_to_allv"));
     KOLO_CALL_TRY(check_apart(&call, recv_counts, recv_displs, "all_to_allv"));
     KOLO_CALL_TRY(check_null(src, send_total, dst, recv_total, "all_to_allv"));
-    bool both = overlap(src, send_end * call.elem, dst, recv_end * call.elem);
-    for (int r = 0; r < comm->nranks && both; r++)
-        if (overlaps_parts((const char *)src + send_displs[r] * call.elem, send_counts[r] * call.elem, dst,
-                           recv_counts, recv_displs, &call))
-            return kolo_call_refused(
-                kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_to_allv: source and destination overlap"));
+    const parts_t parts = {dst, recv_counts, recv_displs, recv_end};
+    for (int r = 0; r < comm->nranks; r++)
+        KOLO_CALL_TRY(check_overlap(&call, (const char *)src + send_displs[r] * call.elem,
+                                    send_counts[r] * call.elem, &parts, "all_to_allv"));
     if (send_counts[comm->rank] != recv_counts[comm->rank])
         return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                                            "all_to_allv: rank %d sends itself %zu elements but receives %zu",
@@ -231,10 +236,8 @@ kolo_status_t kolo_gatherv(const void *src, void *dst, const size_t *counts, con
         call.dst = dst;
         call.recv_displs = displs;
         call.in_place = (uintptr_t)src == (uintptr_t)dst + displs[root] * call.elem;
-        if (!call.in_place && overlap(src, mine * call.elem, dst, end * call.elem) &&
-            overlaps_parts(src, mine * call.elem, dst, counts, displs, &call))
-            return kolo_call_refused(
-                kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "gatherv: source and destination overlap"));
+        const parts_t parts = {dst, counts, displs, end};
+        KOLO_CALL_TRY(check_overlap(&call, src, mine * call.elem, &parts, "gatherv"));
     }
     if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, mine * call.elem, 0, "gatherv"));
     return kolo_call_submit(&call);
@@ -254,10 +257,8 @@ kolo_status_t kolo_scatterv(const void *src, const size_t *counts, const size_t 
         call.src = src;
         call.send_displs = displs;
         call.in_place = (uintptr_t)dst == (uintptr_t)src + displs[root] * call.elem;
-        if (!call.in_place && overlap(src, end * call.elem, dst, mine * call.elem) &&
-            overlaps_parts(dst, mine * call.elem, src, counts, displs, &call))
-            return kolo_call_refused(
-                kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "scatterv: source and destination overlap"));
+        const parts_t parts = {src, counts, displs, end};
+        KOLO_CALL_TRY(check_overlap(&call, dst, mine * call.elem, &parts, "scatterv"));
     }
     if (kolo_deep()) KOLO_CALL_TRY(kolo_deep_check(&call, 0, mine * call.elem, "scatterv"));
     return kolo_call_submit(&call);

@@ -25,7 +25,7 @@
 #define ROOTS_TOLD_APART 8191                  /* by a signature */
 #define PAIRS            (KOLO_BOARD_NONE - 1) /* in the place of an operation that is long in coming */
 
-/* One rank has refused the call that another one has made. */
+/* Tells that one rank has refused the call that another one has made. */
 static bool tell_refused(const kolo_difference_t *d, char *buf, size_t bytes)
 {
     uint64_t refused = kolo_signature_of_call(KOLO_CALL_WORD_REFUSED);
@@ -84,7 +84,7 @@ static void tell(const kolo_difference_t *d, char *buf, size_t bytes)
                  words, d->other, others, rule);
 }
 
-/* By what the operation computes, whatever the algorithm: results that depend on the other's data. The v forms
+/* Tells whether `rank` needs the other's data by what the operation computes, whatever the algorithm. The v forms
  * (their root is none) may have nothing from it, and without elements nobody waits. */
 static bool needs(uint64_t word, int rank, int other, int nranks)
 {
@@ -115,7 +115,7 @@ uint64_t kolo_mismatch_count(kolo_body_t *body, kolo_call_word_t which)
     return body->track.operation++;
 }
 
-/* Who waits for room in a queue with many readers does not know which of them is late: asks the ranks in turn. */
+/* Asks the ranks in turn: who waits for room in a queue with many readers does not know which of them is late. */
 static size_t next_in_turn(kolo_body_t *body, kolo_stalled_t *stalled, int *ranks, size_t most)
 {
     size_t n = KOLO_MIN(most, (size_t)body->nranks - 1);
@@ -150,8 +150,8 @@ static bool is_due(kolo_stalled_t *stalled, uint64_t operation)
     return true;
 }
 
-/* Those that this rank waits for may have called the same, and wait for one that has not, or for who waits for one.
- * Where each asks the next rank, somebody asks who differs, or that one asks. */
+/* Asks the next rank: those that this rank waits for may have called the same, and wait for one that has not, or
+ * for who waits for one. Where each asks the next, somebody asks who differs, or that one asks. */
 static void ask_neighbour(kolo_body_t *body, uint64_t operation)
 {
     if (body->waits.stalled.asked % NEIGHBOUR_EACH == 0)
@@ -229,7 +229,7 @@ kolo_status_t kolo_mismatch_look_device_pairs(kolo_body_t *body, const kolo_exec
     return KOLO_OK;
 }
 
-/* What came is of a later operation: what the writer was in as its own one of this number is better to know. */
+/* Asks the writer what it was in as its own operation of this number, since what came is of a later one. */
 static void ask_writer(kolo_body_t *body, const kolo_task_t *task)
 {
     char why[8];
@@ -318,8 +318,8 @@ static kolo_status_t look(kolo_body_t *body, bool *due)
     return KOLO_OK;
 }
 
-/* `behind`: collectives that go on beside the messages and have no number yet. This rank comes to them whatever
- * becomes of the messages, so a peer that is in one of them does not wait in vain. */
+/* Asks about messages. `behind`: collectives that go on beside them and have no number yet. This rank comes to them
+ * whatever becomes of the messages, so a peer that is in one of them does not wait in vain. */
 static void ask_pairs(kolo_body_t *body, const int *ranks, size_t n, uint64_t behind)
 {
     uint64_t next = body->levels.next ? body->levels.next : body->track.operation + behind;

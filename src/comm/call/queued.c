@@ -49,7 +49,7 @@ static kolo_status_t own_window(kolo_call_t *call)
     return KOLO_OK;
 }
 
-/* The operator may be destroyed, and its place taken by another, before the call runs. */
+/* Copies the operator, which may be destroyed, and its place taken by another, before the call runs. */
 static kolo_status_t own_operator(kolo_call_t *call)
 {
     if (call->reducer || call->op < KOLO_OP_BUILTIN_COUNT || !kolo_coll_reduces(call->coll)) return KOLO_OK;

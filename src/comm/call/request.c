@@ -30,7 +30,7 @@ static void finish(struct kolo_pending *r, kolo_status_t status)
     if (status != KOLO_OK) snprintf(r->text, sizeof r->text, "%s", kolo_error_text());
 }
 
-/* An event of its own for each, so that none depends on another's life. */
+/* Records an event of its own for each, so that none depends on another's life. */
 static kolo_status_t follow(struct kolo_pending *r, void *stream)
 {
     KOLO_TRY(kolo_event_create(&r->event));
@@ -130,7 +130,8 @@ void kolo_requests_drop(kolo_comm_t comm)
     comm->own_stream = NULL;
 }
 
-/* A turn of its own: what was called before is over when it comes, and what was queued on a GPU is waited for. */
+/* Takes a turn of its own: what was called before is over when it comes, and what was queued on a GPU is waited
+ * for. */
 static kolo_status_t drain_in_turn(kolo_comm_t comm)
 {
     uint64_t ticket;
@@ -141,7 +142,7 @@ static kolo_status_t drain_in_turn(kolo_comm_t comm)
     return status;
 }
 
-/* While it connects in the background no ticket is given. */
+/* Waits for what connects in the background, since no ticket is given meanwhile, and drains. */
 static kolo_status_t drain(kolo_body_t *body)
 {
     if (atomic_load(&body->handle->state) == KOLO_COMM_CONNECTING)
@@ -214,30 +215,18 @@ static kolo_status_t ask(const kolo_call_t *call, const void *buf, kolo_pending_
 kolo_status_t kolo_isend(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
                          kolo_pending_t *request)
 {
-    kolo_call_t call = {.kind = KOLO_CALL_SEND,
-                        .coll = KOLO_COLL_P2P,
-                        .type = type,
-                        .root = (uint32_t)peer,
-                        .src = buf,
-                        .count = count,
-                        .comm = comm};
+    kolo_call_t call = kolo_p2p_call(KOLO_CALL_SEND, buf, count, type, peer, comm);
     return ask(&call, buf, request, "isend");
 }
 
 kolo_status_t kolo_irecv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
                          kolo_pending_t *request)
 {
-    kolo_call_t call = {.kind = KOLO_CALL_RECV,
-                        .coll = KOLO_COLL_P2P,
-                        .type = type,
-                        .root = (uint32_t)peer,
-                        .dst = buf,
-                        .count = count,
-                        .comm = comm};
+    kolo_call_t call = kolo_p2p_call(KOLO_CALL_RECV, buf, count, type, peer, comm);
     return ask(&call, buf, request, "irecv");
 }
 
-/* Its stream has passed it: what became of it is what became of the communicator. */
+/* Concludes a message whose stream has passed it: what became of it is what became of the communicator. */
 static void conclude(struct kolo_pending *r)
 {
     kolo_status_t state = KOLO_OK;

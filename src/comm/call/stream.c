@@ -52,7 +52,7 @@ typedef struct block {
 static block_t streams;
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER; /* of who writes */
 
-/* Where it is; NULL (a free place): where one is. */
+/* Returns the place of a stream; NULL: of a free one. */
 static _Atomic(struct kolo_cpu_stream *) *place_of(const void *stream)
 {
     for (block_t *b = &streams; b; b = atomic_load_explicit(&b->next, memory_order_acquire))
@@ -167,7 +167,7 @@ kolo_status_t kolo_stream_create(kolo_stream_t *stream)
     return KOLO_OK;
 }
 
-/* With the lock held. */
+/* Takes a spare item, with the lock held. */
 static kolo_stream_item_t *take_spare(struct kolo_cpu_stream *s)
 {
     kolo_stream_item_t *item = s->spare;
@@ -177,7 +177,7 @@ static kolo_stream_item_t *take_spare(struct kolo_cpu_stream *s)
     return item;
 }
 
-/* bytes 0: arg itself, else a copy of what it points at. */
+/* Queues an item. bytes 0: arg itself, else a copy of what it points at. */
 static kolo_status_t push(struct kolo_cpu_stream *s, void (*fn)(void *), void *arg, size_t bytes)
 {
     KOLO_TRY(kolo_process_check_own(s->forks, "an operation on a stream", "stream"));

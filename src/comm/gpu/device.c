@@ -99,7 +99,7 @@ static kolo_status_t wait_done(kolo_body_t *body, const _Atomic uint32_t *abort,
     return status;
 }
 
-/* As long as it takes, like an operation on the CPU: op_timeout_ms, a lost rank or an abort ends what waits
+/* Waits as long as it takes, like an operation on the CPU: op_timeout_ms, a lost rank or an abort ends what waits
  * (watch.c). */
 kolo_status_t kolo_device_drain(kolo_body_t *body)
 {
@@ -107,7 +107,7 @@ kolo_status_t kolo_device_drain(kolo_body_t *body)
     return wait_done(body, &body->gpu.cancelled, 0);
 }
 
-/* What runs on the host for the executor ends. */
+/* Ends what runs on the host for the executor. */
 static void stop_host(kolo_body_t *body)
 {
     uint32_t none = KOLO_STOP_NONE;

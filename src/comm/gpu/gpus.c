@@ -74,8 +74,8 @@ typedef struct { /* travels: what keeps this rank from using kernels, with all r
     int32_t why_inside;
 } gpu_reach_t;
 
-/* Two ranks with one GPU hinder each other, and mostly were not meant. By UUID alone: ordinals repeat under
- * CUDA_VISIBLE_DEVICES, and containers of one machine look like several hosts. */
+/* Refuses two ranks with one GPU, which hinder each other, and mostly were not meant. By UUID alone: ordinals
+ * repeat under CUDA_VISIBLE_DEVICES, and containers of one machine look like several hosts. */
 static kolo_status_t check_shared(const kolo_body_t *body, const gpu_card_t *cards)
 {
     const kolo_peer_card_t *peers = body->member.peers;
@@ -109,8 +109,8 @@ static kolo_status_t check_profiles(const kolo_body_t *body, const gpu_card_t *c
     return KOLO_OK;
 }
 
-/* A stream that waits holds up what is behind it in its queue of the hardware, also what it waits for. With too few
- * of them both hang, and no order of ours prevents it: the streams are the program's. */
+/* Refuses too few queues of the hardware. A stream that waits holds up what is behind it in its queue, also what it
+ * waits for: then both hang, and no order of ours prevents it, since the streams are the program's. */
 static kolo_status_t check_queues(const gpu_card_t *cards, int rank, const char *crowded)
 {
     int queues = cards[rank].queues;
@@ -123,7 +123,7 @@ static kolo_status_t check_queues(const gpu_card_t *cards, int rank, const char 
         crowded, queues, MOST_QUEUES);
 }
 
-/* Are the two near enough, by the topology? Of what it does not know, as far as can be. */
+/* Tells whether the two are near enough by the topology; what it does not know is as far as can be. */
 static bool is_near(const kolo_topo_t *topo, const char *a, const char *b)
 {
     static const kolo_distance_t most[] = {KOLO_DISTANCE_SELF, KOLO_DISTANCE_NVLINK, KOLO_DISTANCE_PCI,
@@ -135,7 +135,7 @@ static bool is_near(const kolo_topo_t *topo, const char *a, const char *b)
     return apart <= most[level];
 }
 
-/* By the driver, for a GPU that this process sees; for others on this host by NVML. What nobody says is mostly
+/* Asks the driver about a GPU that this process sees, NVML about others on this host. What nobody says is mostly
  * so. */
 static bool has_access(const kolo_cuda_device_t *device, const gpu_card_t *peer)
 {
@@ -178,7 +178,7 @@ static gpu_reach_t reach_of(const kolo_body_t *body, const kolo_cuda_device_t *d
     return reach;
 }
 
-/* The first rank that is kept from it, in words. */
+/* Writes which is the first rank that is kept from it, in words. */
 static void put_reason(const kolo_body_t *body, const gpu_card_t *cards, const gpu_reach_t *reach, char *buf,
                        size_t bytes)
 {
@@ -208,7 +208,8 @@ static void put_reason(const kolo_body_t *body, const gpu_card_t *cards, const g
                  cards[a].bus_id, b, cards[b].bus_id);
 }
 
-/* Two ranks of one process that use one GPU, in words; those with the fewest queues. One of them, or 0. */
+/* Writes which two ranks of one process use one GPU, in words; those with the fewest queues. Returns one of them,
+ * or 0. */
 static int put_crowded(const kolo_body_t *body, const gpu_card_t *cards, char *buf, size_t bytes)
 {
     const kolo_peer_card_t *peers = body->member.peers;

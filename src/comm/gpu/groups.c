@@ -42,7 +42,7 @@ static void note(lot_t *g, kolo_status_t status)
     snprintf(g->text, sizeof g->text, "%s", kolo_error_text());
 }
 
-/* The same on all ranks, so that shares on one stream do not wait for each other in a circle. */
+/* Compares alike on all ranks, so that shares on one stream do not wait for each other in a circle. */
 static int by_communicator(const void *a, const void *b)
 {
     uint64_t x = kolo_oob_job(((const share_t *)a)->work.body->oob);
@@ -98,7 +98,7 @@ static size_t place_of(lot_t *g, kolo_body_t *body, void *stream)
     return i;
 }
 
-/* A share goes to its first stream. */
+/* Sends each share to its first stream. */
 static void gather_streams(lot_t *g)
 {
     for (size_t k = 0; k < g->nshares; k++) {
@@ -143,7 +143,7 @@ static kolo_status_t check_captures(const lot_t *g)
     return KOLO_OK;
 }
 
-/* Before: those to which shares go wait for all of their lot; after: all wait for those. */
+/* Has streams meet. Before: those to which shares go wait for all of their lot; after: all wait for those. */
 static kolo_status_t meet(const lot_t *g, bool after)
 {
     for (size_t p = 0; p < g->nplaces; p++) {
@@ -180,7 +180,7 @@ static kolo_status_t check(lot_t *g)
     return g->nplaces > 1 ? check_captures(g) : KOLO_OK;
 }
 
-/* A group that is refused is refused as a whole. */
+/* Checks a group; one that is refused is refused as a whole. */
 static kolo_status_t check_all(lot_t *g)
 {
     kolo_status_t status = check(g);
@@ -188,7 +188,7 @@ static kolo_status_t check_all(lot_t *g)
     return status;
 }
 
-/* What fails now, fails its communicator: others wait for what is queued already, or is not. */
+/* Queues all shares. What fails now, fails its communicator: others wait for what is queued already, or is not. */
 static void queue(lot_t *g)
 {
     bool begun = false;

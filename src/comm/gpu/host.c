@@ -70,7 +70,7 @@ static kolo_status_t step(kolo_p2p_t *p2p, kolo_wait_t *wait)
     return KOLO_IN_PROGRESS;
 }
 
-/* One end alone may see that they differ; all ranks are told. */
+/* Tells all ranks of a difference that one end alone may see. */
 static void tell_both(kolo_body_t *body, const kolo_p2p_t *p2p)
 {
     const kolo_call_t *call = NULL;
@@ -129,7 +129,8 @@ static kolo_status_t exchange(void *arg, const kolo_exec_call_t *list, size_t n)
     return status;
 }
 
-/* Words of a part have its own numbers of the ranks. A mismatch can be told in those of the owner. */
+/* Puts the words of a part, which has its own numbers of the ranks, into those of the owner, where a mismatch can
+ * be told in them. */
 static void translate(kolo_body_t *part, kolo_status_t status)
 {
     char ranks[64] = "";

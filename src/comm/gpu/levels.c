@@ -27,7 +27,7 @@ static void team_fini(team_t *t)
     free(t->addresses);
 }
 
-/* The ranks of this host, or those with this rank's place on each host. */
+/* Lists the ranks of this host, or those with this rank's place on each host. */
 static kolo_status_t team_init(team_t *t, const kolo_body_t *body, const uint8_t *all, bool inside)
 {
     const kolo_member_t *m = &body->member;
@@ -46,7 +46,7 @@ static kolo_status_t team_init(team_t *t, const kolo_body_t *body, const uint8_t
     return KOLO_OK;
 }
 
-/* The child keeps the list of the members. */
+/* Opens the child, which keeps the list of the members. */
 static kolo_status_t open_child(kolo_body_t *body, kolo_oob_child_t *oob_child, team_t *t, uint64_t label,
                                 const char *what, kolo_body_t **out)
 {
@@ -126,8 +126,8 @@ static kolo_status_t open_parts(kolo_body_t *body, const kolo_exec_env_t *env, k
     return open_part(body, env, &kolo_exec_staged, &body->gpu.host_side, &levels->whole);
 }
 
-/* The kernels inside a host: who differs there finds out by what the user has called, and by the kernels of that
- * call, one behind the other. */
+/* Numbers the kernels inside a host: who differs there finds out by what the user has called, and by the kernels of
+ * that call, one behind the other. */
 static uint64_t enter_inside(void *arg, uint64_t call, uint64_t word)
 {
     kolo_body_t *inside = arg;

@@ -54,7 +54,7 @@ static kolo_exec_call_t message(const kolo_call_t *c, const kolo_exec_call_t *ba
     return e;
 }
 
-/* The v forms: as messages, or as a reduction to each rank. Returns how many calls. */
+/* Makes the v forms messages, or a reduction to each rank. Returns how many calls. */
 static size_t unfold(const kolo_call_t *c, const kolo_exec_call_t *base, kolo_exec_call_t *out)
 {
     const kolo_body_t *body = c->comm->body;
@@ -113,8 +113,8 @@ static uint32_t recorded_algo(const kolo_body_t *body, const kolo_call_t *call)
     return way.algo == KOLO_ALGO_COUNT ? KOLO_RECORD_NO_ALGO : kolo_way_number(way);
 }
 
-/* Of the next collective. Where the host runs it, its thread counts; of parts each for itself, so there calls
- * count. */
+/* Returns the number of the next collective. Where the host runs it, its thread counts; of parts each for itself,
+ * so there calls count. */
 static uint64_t next_number(const kolo_body_t *body)
 {
     if (body->levels.inside) return KOLO_BOARD_CALLS + body->levels.calls * KOLO_BOARD_STEPS;
@@ -172,7 +172,7 @@ kolo_status_t kolo_device_prepare(kolo_device_work_t *w)
     return KOLO_OK;
 }
 
-/* Everything that can be refused is, before anything is queued. */
+/* Refuses everything that can be refused, before anything is queued. */
 kolo_status_t kolo_device_check(const kolo_device_work_t *w)
 {
     const kolo_body_t *body = w->body;
@@ -181,7 +181,7 @@ kolo_status_t kolo_device_check(const kolo_device_work_t *w)
     return kolo_window_device_check(w->body, w->calls, w->count);
 }
 
-/* The calls get their numbers by which the ranks compare them, if all are queued. */
+/* Queues the calls, which get their numbers by which the ranks compare them if all are queued. */
 kolo_status_t kolo_device_queue(const kolo_device_work_t *w)
 {
     kolo_body_t *body = w->body;
@@ -205,8 +205,8 @@ void kolo_device_work_end(kolo_device_work_t *w)
     w->list = NULL;
 }
 
-/* Whoever waits for one of them asks (mismatch.c). Where the host runs the operations it is not known which number
- * this one would have had. */
+/* Notes calls that are refused: whoever waits for one of them asks (mismatch.c). Where the host runs the operations
+ * it is not known which number this one would have had. */
 void kolo_device_refuse(const kolo_device_work_t *w)
 {
     kolo_body_t *body = w->body;
@@ -225,7 +225,7 @@ void kolo_device_refuse(const kolo_device_work_t *w)
     }
 }
 
-/* A call takes a turn. Bad arguments leave the communicator as it was. */
+/* Takes a turn for a call. Bad arguments leave the communicator as it was. */
 kolo_status_t kolo_device_submit(kolo_call_t *call)
 {
     kolo_comm_t comm = call->comm;

@@ -71,7 +71,7 @@ void kolo_device_pairs_count(kolo_body_t *body, const kolo_call_t *call, uint64_
     kolo_board_begin(&body->track.pairs[peer], way, KOLO_BOARD_SLOTS, word, false);
 }
 
-/* What was counted before operation `number`; false: that is not known any more. */
+/* Finds what was counted before operation `number`; false: that is not known any more. */
 static bool before(const counted_t *c, uint64_t number, past_t *found)
 {
     uint32_t kept = c->entries < HISTORY ? c->entries : HISTORY;
@@ -85,7 +85,8 @@ static bool before(const counted_t *c, uint64_t number, past_t *found)
     return c->entries <= HISTORY;
 }
 
-/* A send needs its receive only if it waits for room; it may have been through else. */
+/* Shows a peer what was counted. A send needs its receive only if it waits for room; it may have been through else.
+ * */
 static bool show(kolo_device_pairs_t *p, int rank, uint64_t number, bool sends)
 {
     kolo_board_pair_t *show = &p->asking[rank];

@@ -67,7 +67,7 @@ static void ask_around(const errand_t *errand)
     if (errand->status == KOLO_OK) warn_of(errand->text, why);
 }
 
-/* Of a part it is the whole that fails. */
+/* Fails the whole of which this is a part. */
 static void fail_whole(kolo_body_t *body, kolo_status_t status)
 {
     kolo_body_t *whole = body->levels.owner ? body->levels.owner : body;
@@ -113,7 +113,7 @@ static void fail(kolo_body_t *body, kolo_status_t status)
     fail_whole(body, status);
 }
 
-/* The ends of a message do not fit. */
+/* Tells that the ends of a message do not fit. */
 static void tell_unfit(kolo_body_t *body, const kolo_exec_waits_t *w)
 {
     uint64_t words[2];
@@ -148,7 +148,7 @@ static void warn(kolo_body_t *body, const kolo_exec_waits_t *w, uint64_t waited_
     if (atomic_load(&body->gpu.watch.sent) || !send_errand(body, KOLO_OK, words)) warn_of(words, "");
 }
 
-/* For kolo-top, and for ranks that ask around. */
+/* Records the wait for kolo-top, and for ranks that ask around. */
 static void record(kolo_body_t *body, const kolo_exec_waits_t *w)
 {
     kolo_record_waits_t r = {
@@ -164,7 +164,7 @@ static void record(kolo_body_t *body, const kolo_exec_waits_t *w)
     kolo_record_device_waits(body, &r);
 }
 
-/* What is read of a wait may be of one that has just ended: it waits if it has gone on between two looks. */
+/* Tells of a wait that has gone on between two looks: what is read of one may be of one that has just ended. */
 static void tell_if_waits(kolo_body_t *body, const kolo_exec_waits_t *w)
 {
     kolo_device_watch_t *watch = &body->gpu.watch;
@@ -290,7 +290,7 @@ static void describe_sent(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "the thread of %s rank %d that asks around", body->name, body->rank);
 }
 
-/* No look is under way, and those whom earlier ones have sent are back. */
+/* Waits until no look is under way, and those whom earlier ones have sent are back. */
 void kolo_device_watch_alone(kolo_body_t *body)
 {
     if (!body->gpu.watch.progress) return;

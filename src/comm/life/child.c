@@ -116,7 +116,7 @@ static kolo_status_t start_background(kolo_start_t *s)
     return status;
 }
 
-/* The caller is a visitor of the parent. */
+/* Starts a child. The caller is a visitor of the parent. */
 static kolo_status_t start(kolo_start_t *s, bool ticket, bool blocking)
 {
     kolo_comm_t parent = s->parent;
@@ -185,7 +185,7 @@ kolo_status_t kolo_child_open(kolo_body_t *child, int rank, int nranks, kolo_oob
 
 #define WORD_MS 250 /* how long the name of a lost rank may take to go round */
 
-/* Another member may only have left because the parent has lost a rank, member or not. */
+/* Blames the parent's loss, where there is one, member or not: another member may only have left because of it. */
 kolo_status_t kolo_child_blame(kolo_body_t *child, kolo_status_t status)
 {
     char seen[KOLO_ERROR_TEXT_BYTES], word[400];
@@ -220,7 +220,7 @@ static kolo_status_t tell_outcome(const kolo_body_t *child, const outcome_t *row
     return kolo_fail(KOLO_ERR_REMOTE, "the new communicator could not be set up");
 }
 
-/* All of them: the first may only have given up because of another. */
+/* Tells of all that are lost: the first may only have given up because of another. */
 static kolo_status_t tell_lost(const kolo_body_t *child, const uint8_t *out)
 {
     char list[KOLO_ERROR_TEXT_BYTES / 2] = "";
@@ -235,7 +235,8 @@ static kolo_status_t tell_lost(const kolo_body_t *child, const uint8_t *out)
     return kolo_fail(KOLO_ERR_REMOTE, "lost while %s was being made: %s", child->name, list);
 }
 
-/* The set-up is behind all ranks: a revoke of the parent comes too late, though it may have left its mark here. */
+/* Forgets the parent's revoke, which comes too late once the set-up is behind all ranks, though it may have left
+ * its mark here. */
 static void forget_parent(kolo_body_t *child)
 {
     uint32_t revoked = KOLO_STOP_REVOKED;

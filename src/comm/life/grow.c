@@ -135,7 +135,7 @@ static kolo_status_t open_staff(kolo_grow_t *g, kolo_grow_row_t *rows, kolo_oob_
     return kolo_oob_open_child(taken, &config, GROW_LABEL, addresses, &g->staff);
 }
 
-/* What the parent's ranks know of each other counts for `oob`, too: the staff, later the child. */
+/* Inherits what the parent's ranks know of each other, for `oob`: the staff, later the child. */
 static kolo_status_t inherit(const kolo_grow_t *g, kolo_oob_t *oob, kolo_oob_t *from)
 {
     int n = kolo_oob_nranks(oob);
@@ -166,7 +166,7 @@ static kolo_status_t take_turn(kolo_grow_t *g)
 
 /* ---- bringing both sides together ---- */
 
-/* An old rank is lost, or the parent revoked, while the gateway waits for new ones: it need not wait any longer. */
+/* Ends the gateway's wait for new ones: an old rank is lost, or the parent revoked. */
 static void on_staff_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
 {
     kolo_body_t *child = arg;
@@ -175,7 +175,7 @@ static void on_staff_news(void *arg, kolo_news_kind_t kind, int rank, const char
     atomic_compare_exchange_strong(&child->stop.reason, &none, KOLO_STOP_LOST);
 }
 
-/* The gateway's words for the new ranks, and for the old ones. */
+/* Returns the gateway's words for the new ranks, and for the old ones. */
 static kolo_status_t why_no_door(void *arg)
 {
     kolo_grow_t *g = arg;
@@ -212,8 +212,8 @@ static kolo_status_t open_door(kolo_grow_t *g)
     return KOLO_OK;
 }
 
-/* The addresses of one side: the new ranks' over the door, where the gateway is rank 0; the old ones' over the
- * staff. */
+/* Gathers the addresses of the new ranks over the door, where the gateway is rank 0. (The old ones' go over the
+ * staff.) */
 static kolo_status_t gather_new(kolo_grow_t *g)
 {
     int n = g->nranks - g->old + 1;

@@ -183,7 +183,7 @@ static kolo_status_t find_topology(kolo_body_t *body)
     return status;
 }
 
-/* Long log lines name the job by the number that kolo-top shows. */
+/* Gives long log lines the number of the job that kolo-top shows. */
 static void identify(const kolo_body_t *body)
 {
     char job[20];

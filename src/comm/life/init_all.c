@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* devices: by rank; NULL: what `config` says. */
+/* Makes a communicator whose ranks are all in this process. devices: by rank; NULL: what `config` says. */
 static kolo_status_t init_all(kolo_comm_t *comms, int nranks, const int *devices, const kolo_config_t *config)
 {
     kolo_config_t each = KOLO_CONFIG_INITIALIZER;

@@ -36,7 +36,7 @@ void kolo_body_borrow_end(kolo_body_t *body)
 
 #define SET_BYTES 256 /* of "KOLO_ALGO=ring KOLO_X=1" */
 
-/* What the environment says about parameters that must be equal on all ranks. */
+/* Prints what the environment says about parameters that must be equal on all ranks. */
 static void print_set(char *text, size_t bytes)
 {
     size_t ntables, at = 0;
@@ -54,7 +54,7 @@ static void print_set(char *text, size_t bytes)
     if (at == 0) snprintf(text, bytes, "none of them set");
 }
 
-/* Some rank has other parameters: all ranks know it and come here, so that each can say which. */
+/* Says which rank has other parameters: all ranks know that one has, and come here. */
 static kolo_status_t tell_parameters_apart(kolo_body_t *body)
 {
     char first[KOLO_ERROR_TEXT_BYTES];

@@ -22,7 +22,7 @@ static struct {
     kolo_waker_t waker; /* while it runs; rung when a rank leaves or is lost */
 } lingering = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* In a child of fork(): they are its parent's. */
+/* Forgets the communicators in a child of fork(): they are its parent's. */
 static void forget(void)
 {
     pthread_mutex_init(&lingering.lock, NULL);
@@ -32,7 +32,7 @@ static void forget(void)
     lingering.running = false;
 }
 
-/* The process ends: connections are closed in good order, so that late ranks read what is on its way to them. */
+/* Closes connections in good order when the process ends, so that late ranks read what is on its way to them. */
 static void end_all(void)
 {
     pthread_mutex_lock(&lingering.lock);

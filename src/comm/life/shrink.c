@@ -33,8 +33,8 @@ static bool is_out(const uint8_t *map, int rank)
     return map[rank / 8] >> (rank % 8) & 1;
 }
 
-/* Those who are left become the child: opens it with their addresses and cards. From then on the parent's news of
- * them, and of nobody else, are the child's; that the parent is revoked is no news to a shrink. */
+/* Opens the child of those who are left, with their addresses and cards. From then on the parent's news of them,
+ * and of nobody else, are the child's; that the parent is revoked is no news to a shrink. */
 static kolo_status_t open_rest(kolo_shrink_t *s, kolo_oob_t *channel, const uint8_t *out, const uint8_t *rows,
                                kolo_oob_child_t *oob_child)
 {
@@ -70,7 +70,7 @@ static kolo_status_t open_rest(kolo_shrink_t *s, kolo_oob_t *channel, const uint
     return status;
 }
 
-/* One agreement among the ranks of `channel`, and the child's out-of-band object from what it brought. */
+/* Makes one agreement among the ranks of `channel`, and the child's out-of-band object from what it brought. */
 static kolo_status_t agree_on_rest(kolo_shrink_t *s, kolo_oob_t *channel, uint8_t *out, uint64_t deadline_ns)
 {
     int n = kolo_oob_nranks(channel);
@@ -97,7 +97,7 @@ static kolo_status_t agree_on_rest(kolo_shrink_t *s, kolo_oob_t *channel, uint8_
     return status;
 }
 
-/* The child's members are those of `channel` without `out`. */
+/* Begins again with the members of `channel` without `out`. */
 static kolo_status_t begin_again(kolo_shrink_t *s, uint8_t *out, uint64_t deadline_ns)
 {
     kolo_body_t *child = s->start.child;
@@ -137,7 +137,8 @@ static void end_operations(kolo_comm_t parent)
     if (atomic_load(&parent->magic) != KOLO_COMM_MAGIC) atomic_store(&body->stop.abort, 1);
 }
 
-/* Without a list a communicator that has failed may be shrunk, too: its operations have ended, in order. */
+/* Waits for the turn. Without a list a communicator that has failed may be shrunk, too: its operations have ended,
+ * in order. */
 static kolo_status_t await_turn(kolo_shrink_t *s)
 {
     kolo_status_t status = kolo_ticket_wait(s->start.parent, s->start.ticket);

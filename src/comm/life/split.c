@@ -36,7 +36,7 @@ static int by_key(const void *a, const void *b)
     return x->rank - y->rank;
 }
 
-/* The child's rank order, my place in it, the members' ranks in the parent and their addresses. */
+/* Finds the child's rank order, my place in it, the members' ranks in the parent and their addresses. */
 static kolo_status_t pick_members(kolo_split_t *s, const kolo_split_row_t *rows, uint8_t **addresses)
 {
     kolo_body_t *parent = s->start.parent->body;

@@ -12,8 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* To the other ranks the end is one more operation, which waits for all as a barrier does: who calls something else
- * is told. */
+/* Shows the end to the other ranks as one more operation, which waits for all as a barrier does: who calls
+ * something else is told. */
 static void show_end(kolo_whole_t *whole, kolo_body_t *body)
 {
     uint64_t word = kolo_signature_of_call(body->life.ends_as);
@@ -34,7 +34,8 @@ typedef struct {
     uint64_t last, sum;
 } calls_t;
 
-/* Kernels' operations are not counted alike where only some ranks have captured them into a graph. */
+/* Returns what this rank has called; none for kernels, which are not counted alike where only some ranks have
+ * captured them into a graph. */
 static calls_t my_calls(const kolo_body_t *body)
 {
     bool kernels = atomic_load(&body->gpu.state) && !body->gpu.exec->by_host;
@@ -67,8 +68,8 @@ static int find_usual(const calls_t *all, int nranks)
     return 2 * same > nranks ? usual : -1;
 }
 
-/* All ranks are here and know that `odd` has called something else than `usual` (-1: than rank 0). It shows that
- * one its sums, which finds the operation, and all ranks are told. */
+/* Tells all ranks, which are here and know that `odd` has called something else than `usual` (-1: than rank 0),
+ * what it is: the first shows that one its sums, which finds the operation. */
 static kolo_status_t tell_difference(kolo_body_t *body, int usual, int odd)
 {
     char seen[KOLO_ERROR_TEXT_BYTES], why[8];
@@ -86,7 +87,7 @@ static kolo_status_t tell_difference(kolo_body_t *body, int usual, int odd)
                      body->name, body->rank, odd, usual >= 0 ? "most others" : "rank 0", seen);
 }
 
-/* A barrier that also compares what the ranks have called: where a broadcast with another root fits into the queues
+/* Waits for all ranks and compares what they have called: where a broadcast with another root fits into the queues
  * nobody waits, and nobody would be told. */
 static kolo_status_t meet_all(kolo_body_t *body)
 {
@@ -107,7 +108,7 @@ static kolo_status_t meet_all(kolo_body_t *body)
 
 #define LEFT_MS 1000 /* for one that has left before to say in what this rank differs from it */
 
-/* With those that have left before: the others will compare with this one. */
+/* Compares with those that have left before; the others will compare with this one. */
 static kolo_status_t compare_with_left(kolo_body_t *body)
 {
     char why[8];
@@ -118,8 +119,8 @@ static kolo_status_t compare_with_left(kolo_body_t *body)
     return status == KOLO_ERR_MISMATCH ? status : KOLO_OK; /* this rank is done, whoever has failed meanwhile */
 }
 
-/* Leaving has no number: the board gets one behind the last, so that who asks about it learns that nothing
- * comes. */
+/* Puts a number behind the last on the board for leaving, which has none, so that who asks about it learns that
+ * nothing comes. */
 static void show_leaving(kolo_body_t *body)
 {
     uint64_t word = kolo_signature_of_call(KOLO_CALL_WORD_LEAVE);
@@ -132,7 +133,7 @@ static void show_leaving(kolo_body_t *body)
     kolo_record_end(&body->track.record, KOLO_OK);
 }
 
-/* A program may end now, as after MPI_Finalize. */
+/* Takes leave: a program may end now, as after MPI_Finalize. */
 static void take_leave(kolo_body_t *body)
 {
     if (body->levels.inside) kolo_oob_take_leave(body->levels.inside->oob);
@@ -206,7 +207,7 @@ static void *leave_in_background(void *arg)
     return NULL;
 }
 
-/* The caller is a visitor: an abort on another thread ends the wait here and frees nothing before we have left. */
+/* Ends it as a visitor: an abort on another thread ends the wait here and frees nothing before we have left. */
 static kolo_status_t visit_end(kolo_body_t *body, bool meet, bool here)
 {
     kolo_comm_t h = body->handle;
@@ -223,7 +224,7 @@ static kolo_status_t visit_end(kolo_body_t *body, bool meet, bool here)
     return status == KOLO_OK ? KOLO_IN_PROGRESS : kolo_body_fail(body, status);
 }
 
-/* in_group: in the background, at its end. */
+/* Begins the end. in_group: in the background, at the group's end. */
 static kolo_status_t begin_end(kolo_comm_t comm, bool meet, bool in_group)
 {
     kolo_status_t status;

@@ -145,7 +145,7 @@ static void look_at_all(void)
     for (kolo_tagged_t *m = courier.first; m; m = m->next) kolo_tagged_look(m, now);
 }
 
-/* Under the lock; waits without it. */
+/* Waits without the lock, which the caller holds. */
 static int sleep_until_due(struct epoll_event *events)
 {
     uint64_t now = kolo_now_ns(), due = courier.due_ns;
@@ -189,7 +189,7 @@ static void *run(void *arg)
 
 /* ---- life ---- */
 
-/* A child of fork() has neither the thread nor its parent's communicators. */
+/* Forgets all in a child of fork(), which has neither the thread nor its parent's communicators. */
 static void forget(void)
 {
     pthread_mutex_init(&courier.life, NULL);
@@ -205,7 +205,7 @@ static void watch_forks(void)
     pthread_atfork(NULL, NULL, forget);
 }
 
-/* With both locks. */
+/* Starts the thread, with both locks. */
 static kolo_status_t start(void)
 {
     if (courier.running) return KOLO_OK;

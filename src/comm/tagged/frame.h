@@ -37,7 +37,7 @@ typedef struct {
 } kolo_tagged_frame_t;
 
 void kolo_tagged_encode(const kolo_tagged_frame_t *frame, uint8_t out[KOLO_TAGGED_FRAME_BYTES]);
-/* NULL, or what is wrong with it. back: it came on a connection that answers come on. */
+/* Decodes a frame: NULL, or what is wrong with it. back: it came on a connection that answers come on. */
 const char *kolo_tagged_decode(const uint8_t in[KOLO_TAGGED_FRAME_BYTES], bool back, kolo_tagged_frame_t *frame);
 
 #endif

@@ -42,7 +42,7 @@ static bool needs(const struct kolo_request *r, const kolo_tagged_peer_t *p)
     return r->incoming ? r->incoming->peer == p : r->peer == p->rank;
 }
 
-/* With the thread's last error. */
+/* Ends all messages of a peer with the thread's last error. */
 static void end_those_of(kolo_tagged_peer_t *p, kolo_status_t status)
 {
     kolo_tagged_t *m = p->messages;
@@ -70,7 +70,8 @@ void kolo_tagged_broken(kolo_tagged_peer_t *p, bool out, kolo_status_t status)
 
 /* ---- requests ---- */
 
-/* Is nothing more to come from this rank, or to go to it? A rank that has left has said so behind its data. */
+/* Tells whether nothing more is to come from this rank, or to go to it: a rank that has left has said so behind its
+ * data. */
 static bool may_have_left(const kolo_tagged_peer_t *p, bool sends)
 {
     return sends || p->in.ended || p->in.port.socket.fd < 0;
@@ -120,7 +121,7 @@ static kolo_status_t check_peer(const struct kolo_request *r, uint64_t now)
     return kolo_fail(KOLO_ERR_REMOTE, "%s: the connection with rank %d has ended: %s", words, rank, p->why);
 }
 
-/* KOLO_OK while the communicator is alive. */
+/* Returns KOLO_OK while the communicator is alive. */
 static kolo_status_t check_comm(const kolo_tagged_t *m, char *text, size_t bytes)
 {
     kolo_comm_t h = m->body->handle;

@@ -82,7 +82,7 @@ void kolo_tagged_whole(kolo_incoming_t *m)
     if (own) kolo_tagged_complete(own, KOLO_OK);
 }
 
-/* It is too long for the receive that has to take it. */
+/* Refuses a message that is too long for the receive that has to take it. */
 static void refuse(struct kolo_request *r, kolo_incoming_t *m)
 {
     kolo_tagged_t *all = r->messages;
@@ -146,7 +146,7 @@ void kolo_tagged_receive(struct kolo_request *r)
     if (m) join(r, m);
 }
 
-/* Back to its place among the others. */
+/* Puts a receive back to its place among the others. */
 static void receive_again(struct kolo_request *r)
 {
     kolo_tagged_list_t *posted = &r->messages->posted;

@@ -74,7 +74,7 @@ static void fill(struct kolo_request *r, const ask_t *a, kolo_tagged_t *m, int t
     r->deadline_ns = timeout_ms > 0 ? r->since_ns + (uint64_t)timeout_ms * KOLO_NS_PER_MS : 0;
 }
 
-/* The lock is held. */
+/* Starts a request; the lock is held. */
 static void start(struct kolo_request *r)
 {
     kolo_tagged_t *m = r->messages;
@@ -90,7 +90,7 @@ static void start(struct kolo_request *r)
     if (r->messages) kolo_courier_expect(r->deadline_ns);
 }
 
-/* Inside, so that the communicator stays. */
+/* Posts a request from inside, so that the communicator stays. */
 static kolo_status_t post(const ask_t *a, kolo_body_t *body, int timeout_ms, kolo_request_t *out)
 {
     kolo_tagged_t *m;

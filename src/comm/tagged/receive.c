@@ -107,7 +107,7 @@ static kolo_status_t take_frame(kolo_tagged_peer_t *p)
     return KOLO_OK;
 }
 
-/* Where the data that comes now goes: at most *room bytes of it. */
+/* Returns where the data that comes now goes: at most *room bytes of it. */
 static uint8_t *place_of(const kolo_tagged_in_t *in, size_t *room)
 {
     static uint8_t nowhere[64u << 10]; /* under the lock, like all here */
@@ -144,7 +144,7 @@ static kolo_status_t took(kolo_tagged_peer_t *p, size_t n)
     return KOLO_OK;
 }
 
-/* KOLO_IN_PROGRESS: there is no more for now. */
+/* Reads what there is. KOLO_IN_PROGRESS: there is no more for now. */
 static kolo_status_t read_all(kolo_tagged_peer_t *p)
 {
     kolo_tagged_in_t *in = &p->in;

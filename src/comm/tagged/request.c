@@ -30,7 +30,7 @@ static bool is_complete(kolo_request_t r)
     return complete;
 }
 
-/* As this thread's error. It does not change any more. */
+/* Returns the result as this thread's error. It does not change any more. */
 static kolo_status_t result_of(kolo_request_t r)
 {
     if (r->status == KOLO_OK) return KOLO_OK;
@@ -50,7 +50,7 @@ typedef struct {
     int count;
 } some_t;
 
-/* The first that is complete; -1: none; *all_null: there is nothing to wait for. */
+/* Finds the first that is complete; -1: none; *all_null: there is nothing to wait for. */
 static int find_complete(const some_t *some, bool *all_null)
 {
     int found = -1;
@@ -84,7 +84,7 @@ static void describe(void *arg, char *buf, size_t bytes)
     if (open > 1) snprintf(buf + used, bytes - used, " or one of %d others", open - 1);
 }
 
-/* KOLO_IN_PROGRESS: none in this time. */
+/* Waits for one of them. KOLO_IN_PROGRESS: none in this time. */
 static kolo_status_t wait_some(some_t *some, int timeout_ms, int *index)
 {
     kolo_wait_t wait;

@@ -176,7 +176,7 @@ static const char *take_answer(kolo_tagged_peer_t *p)
     return NULL;
 }
 
-/* KOLO_IN_PROGRESS: there is no more for now. */
+/* Reads answers. KOLO_IN_PROGRESS: there is no more for now. */
 static kolo_status_t read_answers(kolo_tagged_peer_t *p)
 {
     kolo_tagged_out_t *out = &p->out;
@@ -266,7 +266,7 @@ void kolo_tagged_send(struct kolo_request *r)
     kolo_tagged_out_step(p, false);
 }
 
-/* The frame under way is of this request: the rest goes out from a copy. */
+/* Copies the rest of the frame under way, which is of this request, and goes out from the copy. */
 static bool copy_rest(kolo_tagged_out_t *out)
 {
     out->now = NULL;
@@ -295,7 +295,8 @@ void kolo_tagged_send_end(struct kolo_request *r)
     kolo_tagged_out_step(p, false);
 }
 
-/* To close a socket with something to be read in it would take away what the system still has to deliver. */
+/* Reads what has come: to close a socket with something to be read in it would take away what the system still has
+ * to deliver. */
 static void read_rest(kolo_tagged_out_t *out)
 {
     uint8_t answers[64 * KOLO_TAGGED_FRAME_BYTES];
@@ -303,7 +304,7 @@ static void read_rest(kolo_tagged_out_t *out)
     while (recv(out->port.socket.fd, answers, sizeof answers, MSG_DONTWAIT) > 0) continue;
 }
 
-/* The courier may close the socket at any moment: everything but the pause is done with the lock. */
+/* Does everything but the pause with the lock: the courier may close the socket at any moment. */
 void kolo_tagged_out_drain(kolo_tagged_peer_t *p, uint64_t deadline_ns)
 {
     kolo_tagged_out_t *out = &p->out;

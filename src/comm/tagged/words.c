@@ -29,7 +29,7 @@ void kolo_tagged_describe(const struct kolo_request *r, char *buf, size_t bytes)
              r->sends ? "to" : "from", source, r->sends ? "" : "at most ", r->bytes);
 }
 
-/* What has come, and no receive has asked for. */
+/* Writes what has come, and no receive has asked for. */
 static void put_unasked(const kolo_tagged_t *m, char *buf, size_t bytes)
 {
     size_t used = 0, n = 0;

@@ -78,7 +78,7 @@ static void board_leave(const kolo_body_t *body, board_ref_t *b)
     free(b);
 }
 
-/* A line for each rank, and one for the owner's own streams. */
+/* Returns room for a line for each rank, and one for the owner's own streams. */
 static size_t board_bytes(const kolo_body_t *body)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -135,7 +135,7 @@ static bool may_copy(kolo_body_t *body, kolo_control_peer_t *control)
     return control->cma > 0;
 }
 
-/* By the wire that would connect the two: what was switched off for wires is off here, too. */
+/* Asks the wire that would connect the two: what was switched off for wires is off here, too. */
 static kolo_status_t find_reach(kolo_windows_t *w, int peer, const board_card_t *card)
 {
     kolo_body_t *body = w->body;

@@ -156,7 +156,8 @@ kolo_status_t kolo_window_device_make(kolo_body_t *body, kolo_window_peers_t *wi
 /* Of this process: the driver refuses two that open the same memory at the same time. */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
-/* Ranks of one process have one address; memory of the virtual kind is opened to this rank's GPU. */
+/* Takes memory of a rank of this process, at its one address; of the virtual kind it is opened to this rank's GPU.
+ * */
 static kolo_status_t take_here(const kolo_body_t *body, const kolo_cuda_device_t *device, uint64_t address,
                                const kolo_window_device_card_t *card)
 {
@@ -258,7 +259,7 @@ static kolo_exec_move_t mark(kolo_windows_t *w, const kolo_call_t *call, const k
     return m;
 }
 
-/* Where calls have a time limit each wait stands between two marks. */
+/* Returns room for two marks round each wait, where calls have a time limit. */
 static size_t waits_room(const kolo_body_t *body, const kolo_call_t *call)
 {
     return (size_t)call->window->nwaits * (body->op_timeout_ms ? 3 : 1);
@@ -284,7 +285,7 @@ static size_t add_waits(kolo_body_t *body, const kolo_call_t *call, kolo_exec_mo
     return n;
 }
 
-/* They were not queued: as if they had not been called. */
+/* Takes back calls that were not queued, as if they had not been made. */
 static void take_back(kolo_body_t *body, const kolo_call_t *calls, size_t count, bool waits)
 {
     kolo_windows_t *w = body->windows;
@@ -297,7 +298,7 @@ static void take_back(kolo_body_t *body, const kolo_call_t *calls, size_t count,
     }
 }
 
-/* What release() is to let go on. */
+/* Notes what release() is to let go on. */
 static void note_due(kolo_windows_t *w, const kolo_call_t *calls, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -379,7 +380,8 @@ void kolo_window_device_release(kolo_body_t *body)
         }
 }
 
-/* The time runs while a stream waits, not while the wait stands behind other work on it. */
+/* Looks at waits' time limits: the time runs while a stream waits, not while the wait stands behind other work on
+ * it. */
 kolo_status_t kolo_window_device_look(kolo_body_t *body)
 {
     kolo_windows_t *w = body->windows;

@@ -70,7 +70,7 @@ static kolo_status_t open_end(kolo_windows_t *w, int peer, bool dial)
     return kolo_relay_connect(w->relay, peer, socket);
 }
 
-/* Who dials does not wait for who accepts, so all are dialled first. */
+/* Dials all first: who dials does not wait for who accepts. */
 static kolo_status_t connect_ends(kolo_windows_t *w, kolo_window_peers_t *window, const window_card_t *cards)
 {
     kolo_body_t *body = w->body;
@@ -165,7 +165,7 @@ static kolo_status_t fill_card(kolo_window_peers_t *window, kolo_body_t *body, v
     return KOLO_OK;
 }
 
-/* All learn how it went with each. Different statuses on different ranks: the first one that is none counts. */
+/* Learns how it went with each. Different statuses on different ranks: the first one that is none counts. */
 static kolo_status_t agree(kolo_body_t *body, kolo_status_t status, bool *agreed)
 {
     size_t n = (size_t)body->nranks;
@@ -206,7 +206,7 @@ static void hide_all(kolo_windows_t *w, kolo_window_peers_t *window)
         if (window->peers[r].mine.bytes) kolo_relay_hide(w->relay, r, &window->peers[r].mine);
 }
 
-/* One end may be there and the other not. The next window makes them anew, on all ranks. */
+/* Gives up ends of which one may be there and the other not. The next window makes them anew, on all ranks. */
 static void give_up_ends(kolo_windows_t *w, kolo_window_peers_t *window)
 {
     for (int r = 0; r < w->body->nranks && w->relay; r++)
@@ -255,7 +255,7 @@ static void describe_fence(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "what others have written to the windows of %s rank %d", w->body->name, w->body->rank);
 }
 
-/* All that was on its way to this rank is there, whoever sent it. */
+/* Waits until all that was on its way to this rank is there, whoever sent it. */
 static kolo_status_t fence(kolo_windows_t *w)
 {
     kolo_body_t *body = w->body;

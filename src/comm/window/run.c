@@ -18,7 +18,7 @@
 
 /* ---- puts ---- */
 
-/* Into memory of a rank of this process, which may fail meanwhile and want it back. */
+/* Copies into memory of a rank of this process, which may fail meanwhile and want it back. */
 static kolo_status_t copy_here(kolo_body_t *body, kolo_control_peer_t *control, char *to, const char *from,
                                size_t bytes)
 {
@@ -57,7 +57,7 @@ static kolo_status_t put(kolo_body_t *body, const kolo_call_t *call)
     return kolo_relay_write(w->relay, peer, call->src, bytes, &window->peers[peer].there, more->offset);
 }
 
-/* Where something travels to that rank, signals do, too: they come after it. */
+/* Signals a rank by the way on which something travels to it, so that the signal comes after it. */
 static kolo_status_t signal_to(kolo_body_t *body, int peer, int number)
 {
     kolo_windows_t *w = body->windows;

@@ -64,7 +64,7 @@ static void add(kolo_backends_t *b, int work, int number)
     b->slots[number].wanted = true;
 }
 
-/* First of all, but only once somebody switches it on (kolo_backend_switch()). */
+/* Puts one first of all that counts only once somebody switches it on (kolo_backend_switch()). */
 static void add_switched_off(kolo_backends_t *b, int work, int number)
 {
     if (has(b, work, number)) return;
@@ -73,7 +73,7 @@ static void add_switched_off(kolo_backends_t *b, int work, int number)
     b->slots[number].wanted = true;
 }
 
-/* A list of names up to `end`, for the works [from, to). */
+/* Parses a list of names up to `end`, for the works [from, to). */
 static kolo_status_t parse_list(kolo_backends_t *b, const char *text, const char *end, int from, int to)
 {
     for (int w = from; w < to; w++) b->norder[w] = 0;
@@ -136,7 +136,7 @@ static void open_one(struct kolo_tensor_engine *e, int i)
     if (!slot->open) snprintf(slot->why, sizeof slot->why, "%s", kolo_error_text());
 }
 
-/* Is it there on all ranks? The first that lacks it is named. */
+/* Agrees on whether it is there on all ranks. The first that lacks it is named. */
 static kolo_status_t agree_one(struct kolo_tensor_engine *e, int i)
 {
     kolo_backend_slot_t *slot = &e->backends->slots[i];

@@ -11,7 +11,8 @@
 
 #include <stdio.h>
 
-/* Equal parts, one behind the other: which all ranks see alike where they have the same tables. */
+/* Tells whether parts are equal, one behind the other, which all ranks see alike where they have the same tables.
+ * */
 static bool is_even(int ranks, const size_t *counts, const size_t *displs)
 {
     for (int r = 1; r < ranks; r++)
@@ -88,7 +89,7 @@ static void leave(void *group, bool abort)
         kolo_comm_destroy(group);
 }
 
-/* One whose ranks were lost lets its stream go on. */
+/* Returns how it went: one whose ranks were lost lets its stream go on. */
 static kolo_status_t status_of(void *group)
 {
     kolo_status_t status = KOLO_OK;

@@ -91,7 +91,7 @@ const kolo_backend_t kolo_backend_nccl_levels = {.name = "nccl_hierarchical",
 
 /* ---- NCCL inside, MPI across ---- */
 
-/* MPI's part is collective over the job, so it comes also where there is no NCCL. */
+/* Opens both. MPI's part is collective over the job, so it comes also where there is no NCCL. */
 static kolo_status_t open_both(struct kolo_tensor_engine *e, void **state)
 {
     char why[KOLO_ERROR_TEXT_BYTES];

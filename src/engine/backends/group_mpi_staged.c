@@ -89,7 +89,7 @@ static kolo_status_t put(const lane_t *l, kolo_coll_t coll, const kolo_move_t *m
     return kolo_exec_staged.launch(l->staged, &call, 1);
 }
 
-/* The parts of a lane lie equally far apart if all are equal; else each comes by a broadcast. */
+/* Gathers parts: those of a lane lie equally far apart if all are equal; else each comes by a broadcast. */
 static kolo_status_t all_gather(const lane_t *l, const kolo_move_t *m)
 {
     const size_t *counts = m->counts, *displs = m->displs;
@@ -132,7 +132,7 @@ static void describe(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "a stream to come to the end of the operations of a lane of MPI");
 }
 
-/* Until all that was queued has ended; `stop`: that ends the wait. */
+/* Waits until all that was queued has ended; `stop`: that ends the wait. */
 static kolo_status_t settle(lane_t *l, const _Atomic uint32_t *stop)
 {
     kolo_wait_t wait;
@@ -168,7 +168,7 @@ static void free_lane(void *group)
     free(l);
 }
 
-/* The staging needs to know its ranks and to meet them once, which a communicator of Kolo does. */
+/* Opens the staging, which needs to know its ranks and to meet them once: a communicator of Kolo does that. */
 static kolo_status_t open_staged(kolo_set_t *s, lane_t *l, kolo_comm_t meeting)
 {
     kolo_body_t *body = meeting->body;

@@ -15,6 +15,7 @@ extern const char *kolo_mpi_modules;
 
 typedef struct {
     kolo_set_t *set;
+    const kolo_mpi_api_t *api;
     kolo_mpi_comm_t *comm;
     int rank, size;
     int *tables;                  /* four of `size` */
@@ -37,6 +38,7 @@ kolo_status_t kolo_mpi_meet_some(kolo_set_t *s, const int *members, int count, i
 void kolo_mpi_leave(void *mpi, bool abort);
 void kolo_mpi_free(void *mpi);
 
+/* ---- run_mpi.c ---- */
 /* As Kolo's own of those names. KOLO_AVG is taken of floats, by all_reduce. */
 kolo_status_t kolo_mpi_all_reduce(kolo_mpi_t *m, const void *in, void *out, size_t count, kolo_type_t type, int op);
 kolo_status_t kolo_mpi_broadcast(kolo_mpi_t *m, void *data, size_t count, kolo_type_t type, int root);

@@ -89,7 +89,7 @@ static kolo_status_t check(const nccl_functions_t *n, int result, const char *wh
 
 /* ---- groups ---- */
 
-/* The first rank of each group makes an id, and all ids go round in the set: the id of this rank's group. */
+/* Makes an id in the first rank of each group; all go round in the set. Finds that of this rank's group. */
 static kolo_status_t share_id(kolo_set_t *s, const nccl_functions_t *n, const int *ranks, int rank, nccl_id_t *id)
 {
     nccl_id_t *all = calloc((size_t)s->size, sizeof *all);
@@ -147,7 +147,8 @@ static bool is_even(const size_t *counts, const size_t *displs, int n)
     return true;
 }
 
-/* What NCCL has no form of for different lengths is a group of what it has. Within a group errors are its end's. */
+/* Makes a group of what NCCL has where it has no form for different lengths. Within a group errors are its end's.
+ * */
 static int gather_pieces(const kolo_nccl_t *c, const kolo_move_t *m)
 {
     int type = types[m->need.type], result = c->n->group_start();

@@ -91,7 +91,7 @@ static void combine(kolo_type_t type, size_t n, void *dst, const void *a, const 
     }
 }
 
-/* A vector that is as good as zero has no direction to take anything out of. */
+/* Returns 1 for a vector that is as good as zero: it has no direction to take anything out of. */
 static double coefficient(double ab, double norm)
 {
     return norm < sqrt(DBL_MIN) ? 1.0 : 1.0 - ab / (2.0 * norm);
@@ -99,7 +99,7 @@ static double coefficient(double ab, double norm)
 
 /* ---- tensor by tensor ---- */
 
-/* The part of tensor t that lies in the piece; false: none. */
+/* Finds the part of tensor t that lies in the piece; false: there is none. */
 static bool part_of(const adasum_t *x, size_t t, piece_t piece, piece_t *part)
 {
     size_t from = t ? x->ends[t - 1] : 0;
@@ -108,7 +108,7 @@ static bool part_of(const adasum_t *x, size_t t, piece_t piece, piece_t *part)
     return part->from < part->to;
 }
 
-/* Mine lies at its place in data, theirs from the begin of that buffer. */
+/* Sums up: mine lies at its place in data, theirs from the begin of that buffer. */
 static void sum_up(const adasum_t *x, piece_t piece, bool mine_is_a)
 {
     piece_t part;
@@ -161,8 +161,8 @@ static kolo_status_t send_piece(const adasum_t *x, int peer, piece_t out, piece_
     return exchange(x, peer, &w);
 }
 
-/* The ranks around this one, `group` of them, add their parts up. Partners add the same two numbers, so the sums
- * have the same bits on all. */
+/* Adds the parts of the ranks around this one, `group` of them. Partners add the same two numbers, so the sums have
+ * the same bits on all. */
 static kolo_status_t sum_over(const adasum_t *x, int group)
 {
     size_t n = x->ntensors * PRODUCTS;
@@ -173,7 +173,7 @@ static kolo_status_t sum_over(const adasum_t *x, int group)
     return KOLO_OK;
 }
 
-/* Of what this rank holds: what it keeps and what the partner does. The lower one keeps the first half. */
+/* Cuts what this rank holds into what it keeps and what the partner does. The lower one keeps the first half. */
 static void halve(piece_t whole, bool lower, piece_t *keep, piece_t *give)
 {
     size_t middle = whole.from + (whole.to - whole.from) / 2;
@@ -203,7 +203,7 @@ static kolo_status_t run_tree(const adasum_t *x, size_t count, int ranks)
     return KOLO_OK;
 }
 
-/* Ranks beyond the power of two give what they have to the one that far below, and get the result from it. */
+/* Has ranks beyond the power of two give what they have to the one that far below, and get the result from it. */
 static kolo_status_t run(const adasum_t *x, size_t count)
 {
     const piece_t all = {0, count}, none = {0, 0};

@@ -14,7 +14,7 @@ int64_t kolo_engine_overlap;
 
 /* ---- of an engine ---- */
 
-/* The use stays as long as its queue: a stuck one may tell long after the engine has ended. */
+/* Takes word of a queue. The use stays as long as that: a stuck one may tell long after the engine has ended. */
 static void on_tell(void *arg)
 {
     kolo_use_t *use = arg;
@@ -89,7 +89,7 @@ kolo_status_t kolo_engine_devices_init(struct kolo_tensor_engine *e, kolo_comm_t
     return KOLO_OK;
 }
 
-/* What devices that are stuck may still read, write and tell, should they come back one day: kept for good. */
+/* Keeps for good what devices that are stuck may still read, write and tell, should they come back one day. */
 static void keep(kolo_devices_t *d)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -136,7 +136,7 @@ static int owner_of(const void *memory)
     return place.device < 0 ? KOLO_DEVICE_CPU : place.device;
 }
 
-/* NULL counts as anybody's. */
+/* Checks whose memory it is; NULL counts as anybody's. */
 static kolo_status_t check_owner(const kolo_entry_t *entry, const void *memory, int device, const char *which,
                                  const char *what)
 {
@@ -151,7 +151,8 @@ static kolo_status_t check_owner(const kolo_entry_t *entry, const void *memory, 
                      device == KOLO_DEVICE_CPU ? "the CPU" : "that of its input or its submission");
 }
 
-/* One that has failed is left to the finisher, which ends the engine: refused here, this rank alone would know. */
+/* Tells whether its event has passed. One that has failed is left to the finisher, which ends the engine: refused
+ * here, this rank alone would know. */
 static bool passed_already(kolo_entry_t *entry)
 {
     kolo_status_t status = entry->use ? entry->use->ops->passed(entry->use->queue, entry->ready)
@@ -160,7 +161,7 @@ static bool passed_already(kolo_entry_t *entry)
     return status == KOLO_OK;
 }
 
-/* The stream of the device waits, and nobody else. The first tensor decides which GPU this rank works on. */
+/* Has the stream of the device wait, and nobody else. The first tensor decides which GPU this rank works on. */
 static kolo_status_t place_on_gpu(struct kolo_tensor_engine *e, const kolo_tensor_memory_t *memory,
                                   kolo_entry_t *entry, const char *what)
 {

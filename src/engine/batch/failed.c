@@ -36,8 +36,8 @@ typedef struct {
     char text[KOLO_ERROR_TEXT_BYTES];
 } words_t;
 
-/* What a loss or an abort makes of an operation; a rank that went on would wait for ever. Communicators of GPUs are
- * revoked here alone. */
+/* Tells whether it is what a loss or an abort makes of an operation; a rank that went on would wait for ever.
+ * Communicators of GPUs are revoked here alone. */
 static bool is_end(kolo_status_t status, bool native)
 {
     if (native && status == KOLO_ERR_REVOKED) return false;
@@ -89,7 +89,7 @@ static void complete_first(kolo_set_t *s, const words_t *words)
     free(failed);
 }
 
-/* Its rank in the order in which words are taken: those who only heard of another's failure come last. */
+/* Returns its rank in the order in which words are taken: those who only heard of another's failure come last. */
 static uint64_t place_of(const kolo_set_t *s, const struct kolo_failed *failed)
 {
     bool heard = failed->native && failed->status == KOLO_ERR_REVOKED;

@@ -151,7 +151,7 @@ kolo_status_t kolo_finisher_start(struct kolo_tensor_engine *e)
     return error ? kolo_fail_errno(KOLO_ERR_SYSTEM, error, "engine: cannot start a thread") : KOLO_OK;
 }
 
-/* What queues still read and write belongs to the user as soon as its tensors are complete: it is waited for. */
+/* Waits for what queues still read and write: it belongs to the user as soon as its tensors are complete. */
 static void quiesce(kolo_use_t *use, uint64_t end_ns)
 {
     uint64_t mark;

@@ -40,7 +40,7 @@ kolo_status_t kolo_flight_status(struct kolo_tensor_engine *e, const kolo_flight
     return result == KOLO_OK && flight->set ? kolo_native_result(e, flight) : result;
 }
 
-/* The times of a flight that a GPU has come to the end of, for the loop to put into the timeline. */
+/* Leaves the times of a flight that a GPU has come to the end of, for the loop to put into the timeline. */
 static void leave_times(struct kolo_tensor_engine *e, kolo_flight_t *flight)
 {
     kolo_devices_t *d = e->devices;
@@ -88,7 +88,7 @@ static kolo_status_t settle(struct kolo_tensor_engine *e, kolo_flight_t *flight)
     return KOLO_OK;
 }
 
-/* The other flights are the finisher's, which opens the gate when one of them is over. */
+/* Waits for the finisher, which has the other flights and opens the gate when one of them is over. */
 kolo_status_t kolo_flight_await(struct kolo_tensor_engine *e, kolo_flight_t *flight)
 {
     kolo_wait_t wait;

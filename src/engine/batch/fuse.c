@@ -17,7 +17,7 @@ void kolo_fusion_batches_fini(kolo_batches_t *batches)
     *batches = (kolo_batches_t){NULL, NULL, 0, 0};
 }
 
-/* The same on all ranks: where each has rows of its own, those of all together. */
+/* Returns the bytes, the same on all ranks: where each has rows of its own, those of all together. */
 static int64_t bytes_of(const kolo_fuse_rules_t *rules, const kolo_response_t *r)
 {
     size_t elem = kolo_type_size(r->request.type);
@@ -59,7 +59,7 @@ static kolo_status_t room_for(kolo_batches_t *b, size_t count)
     return KOLO_OK;
 }
 
-/* left[0..n) in order; takes a batch out and returns how many stay, still in order. */
+/* Takes a batch out of left[0..n), which is in order, and returns how many stay, still in order. */
 static size_t take_batch(const kolo_fuse_rules_t *rules, kolo_response_t **left, size_t n, kolo_batches_t *b,
                          size_t *at)
 {

@@ -62,14 +62,14 @@ static kolo_status_t grow_device(struct kolo_tensor_engine *e, kolo_use_t *use, 
     return status;
 }
 
-/* Behind what the last flight still does with it, in the same queue? */
+/* Tells whether it may go behind what the last flight still does with it, in the same queue. */
 static bool may_follow(const kolo_flight_t *last, uint32_t uses, bool now)
 {
     bool one = (uses & (uses - 1)) == 0;
     return last->uses == uses && one && !last->now && !now;
 }
 
-/* The first buffer that nobody uses; else that of the flight that is unpacked. */
+/* Takes the first buffer that nobody uses; else that of the flight that is unpacked. */
 static kolo_status_t take_buffer(struct kolo_tensor_engine *e, size_t bytes, uint32_t uses, bool now, int *out)
 {
     kolo_devices_t *d = e->devices;
@@ -121,7 +121,7 @@ static void add_lifts(kolo_flight_t *flight, spread_t p, char *memory, bool out,
     }
 }
 
-/* What of the batch is on this device crosses over, neighbours together. */
+/* Copies what of the batch is on this device across, neighbours together. */
 static kolo_status_t cross(kolo_set_t *s, kolo_use_t *use, int b, kolo_response_t *const *batch, size_t n, bool out)
 {
     size_t elem = kolo_type_size(batch[0]->request.type), at = kolo_parts_places(s, batch, n, out)[0], from = at;
@@ -191,7 +191,7 @@ static void pack_cpu(kolo_set_t *s, kolo_flight_t *flight, char *host, kolo_resp
     }
 }
 
-/* Queued, or done at once if that is how the flight does it. */
+/* Queues the copies, or makes them at once if that is how the flight does it. */
 static kolo_status_t lift_cpu(struct kolo_tensor_engine *e, kolo_flight_t *flight, size_t first)
 {
     const kolo_lift_t *list = flight->lifts + first;
@@ -220,8 +220,8 @@ bool kolo_fusion_overlaps(kolo_set_t *s, kolo_response_t *const *batch, size_t n
     return false;
 }
 
-/* What is the CPU's is done on the spot: something of a device is there to be waited for anyway, or nothing would
- * go on meanwhile, or it is not worth a word. */
+/* Tells whether what is the CPU's is done on the spot: something of a device is there to be waited for anyway, or
+ * nothing would go on meanwhile, or it is not worth a word. */
 static bool does_now(const struct kolo_tensor_engine *e, uint32_t uses, bool overlaps, size_t bytes)
 {
     if (!(uses & CPU_BIT)) return false;

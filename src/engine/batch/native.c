@@ -15,7 +15,8 @@
 
 /* ---- the communicator of GPUs ---- */
 
-/* Collective over the set, at the same place in the order of its operations on all ranks. */
+/* Opens the communicator of GPUs. Collective over the set, at the same place in the order of its operations on all
+ * ranks. */
 static kolo_status_t open_gpu(kolo_set_t *s)
 {
     kolo_config_t config = KOLO_CONFIG_INITIALIZER;
@@ -41,7 +42,7 @@ static kolo_status_t open_gpu(kolo_set_t *s)
     return KOLO_OK;
 }
 
-/* What the set has on its way there comes to its end. */
+/* Waits for what the set has on its way there. */
 static kolo_status_t await_flights(const kolo_set_t *s)
 {
     kolo_devices_t *d = s->engine->devices;
@@ -95,7 +96,7 @@ bool kolo_native_may(const kolo_set_t *s, const kolo_response_t *r)
     return r->device && r->status == KOLO_OK && q->work < KOLO_MOVES;
 }
 
-/* What backends choose by; the same on all ranks. */
+/* Returns what backends choose by; the same on all ranks. */
 static kolo_need_t need_of(const kolo_set_t *s, kolo_response_t *const *batch, size_t n)
 {
     const kolo_tensor_request_t *q = &batch[0]->request;

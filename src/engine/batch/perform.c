@@ -45,8 +45,8 @@ static bool lies_over(const kolo_entry_t *entry, const void *in, size_t in_bytes
     return true;
 }
 
-/* With KOLO_CHECK=deep: the program's output cannot be written. What was submitted with a size that was known then
- * has been looked at (kolo_entry_examine). */
+/* Tells, with KOLO_CHECK=deep, that the program's output cannot be written. What was submitted with a size that was
+ * known then has been looked at (kolo_entry_examine). */
 static bool is_out_of_reach(const kolo_entry_t *entry, const kolo_output_t *output, char *text, size_t bytes)
 {
     kolo_accessed_t found;
@@ -122,7 +122,7 @@ static void timed(_Atomic uint64_t *part, uint64_t *since)
     *since = now;
 }
 
-/* The same, and the timeline gets it, too. */
+/* Counts the time, and the timeline gets it, too. */
 static void traced(kolo_set_t *s, kolo_response_t *const *batch, size_t n, int what, _Atomic uint64_t *part,
                    uint64_t *since)
 {
@@ -136,20 +136,20 @@ static void traced(kolo_set_t *s, kolo_response_t *const *batch, size_t n, int w
     if (KOLO_UNLIKELY(s->engine->timeline != NULL) && !nothing) kolo_trace_do(s, batch, n, what, from, *since);
 }
 
-/* What has just been done, and by whom. */
+/* Returns what has just been done, and by whom. */
 static int operation_of(const kolo_set_t *s, const kolo_tensor_request_t *q)
 {
     if (q->op == KOLO_ADASUM && q->work == KOLO_WORK_ALL_REDUCE) return KOLO_DO_ADASUM;
     return KOLO_DO_MOVE(s->engine->backend_ran, q->work);
 }
 
-/* Where adasum's scratch memory begins behind that many bytes in the fusion buffer. */
+/* Returns where adasum's scratch memory begins behind that many bytes in the fusion buffer. */
 static size_t scratch_at(size_t bytes)
 {
     return KOLO_ROUND_UP(bytes, (size_t)64);
 }
 
-/* What the operator needs behind that many bytes. */
+/* Returns what the operator needs behind that many bytes. */
 static size_t extra_of(kolo_set_t *s, const kolo_tensor_request_t *q, size_t count, size_t bytes, size_t ntensors)
 {
     if (q->op != KOLO_ADASUM) return 0;
@@ -185,7 +185,7 @@ static kolo_status_t all_reduce(kolo_set_t *s, const batch_t *b, const operands_
     return kolo_adasum(s, b->responses, b->n, o->out, o->scratch);
 }
 
-/* The part of a rank that has joined. */
+/* Takes the part of a rank that has joined. */
 static kolo_status_t reduce_nothing(kolo_set_t *s, const batch_t *b)
 {
     const kolo_response_t *r = b->responses[0];
@@ -242,7 +242,7 @@ static kolo_status_t reduce_alone(kolo_set_t *s, const batch_t *b)
 
 /* ---- batches that run ---- */
 
-/* Several tensors, or one to reduce that the CPU does not reach. */
+/* Tells whether there are several tensors, or one to reduce that the CPU does not reach. */
 static bool is_buffered(const batch_t *b)
 {
     const kolo_response_t *r = b->responses[0]; /* of what does not run on GPUs */
@@ -257,7 +257,7 @@ static size_t count_all(const batch_t *b)
     return count;
 }
 
-/* ahead: while the one before it is reduced. */
+/* Begins a batch. ahead: while the one before it is reduced. */
 static kolo_status_t begin(kolo_set_t *s, batch_t *b, bool ahead)
 {
     const kolo_tensor_request_t *q = &b->responses[0]->request;
@@ -315,7 +315,7 @@ static kolo_status_t run_alone(kolo_set_t *s, const kolo_response_t *r, batch_t 
     }
 }
 
-/* The same as run_fused(), queued on a GPU. */
+/* Does the same as run_fused(), queued on a GPU. */
 static kolo_status_t run_fused_native(kolo_set_t *s, batch_t *b)
 {
     struct kolo_tensor_engine *e = s->engine;
@@ -403,7 +403,7 @@ static batch_t batch_at(const kolo_batches_t *batches, size_t i)
         .responses = batches->responses + from, .n = batches->ends[i] - from, .more = i + 1 < batches->nbatches};
 }
 
-/* The next batch is packed while this one is reduced, where that is not this thread's work. */
+/* Packs the next batch while this one is reduced, where that is not this thread's work. */
 kolo_status_t kolo_perform(kolo_set_t *s, const kolo_batches_t *batches)
 {
     if (batches->nbatches == 0) return KOLO_OK;

@@ -51,7 +51,7 @@ static kolo_need_t need_of(const kolo_set_t *s, const kolo_tensor_request_t *q, 
     return (kolo_need_t){q->work, q->type, q->op, memory, elements * kolo_type_size(q->type)};
 }
 
-/* Where whoever runs the operation can read this rank's input. */
+/* Finds where whoever runs the operation can read this rank's input. */
 static kolo_status_t find_input(kolo_set_t *s, kolo_entry_t *entry, const void **input)
 {
     const kolo_tensor_request_t *q = &entry->request;

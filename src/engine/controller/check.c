@@ -100,13 +100,13 @@ static const struct {
 
 #define SHOW_BYTES 360
 
-/* How a rank of the set is called in the job. */
+/* Returns how a rank of the set is called in the job. */
 static int job_rank(const kolo_controller_t *c, int rank)
 {
     return c->ranks ? c->ranks[rank] : rank;
 }
 
-/* "tensor x", "tensor x of process set 3" */
+/* Writes "tensor x", "tensor x of process set 3". */
 static const char *title_of(const kolo_controller_t *c, const kolo_row_t *row, char *buf, size_t bytes)
 {
     kolo_tensor_request_title(row->kinds[0].request, buf, bytes);
@@ -145,7 +145,7 @@ static bool beats(const view_t *a, const view_t *b)
     return a->total != b->total ? a->total > b->total : a->total > 0 && a->lowest < b->lowest;
 }
 
-/* What most sent, of equals the lowest rank's; and the one that most of the others sent. */
+/* Picks what most sent, of equals the lowest rank's; and the one that most of the others sent. */
 static void pick_two(shown_t *kinds, int n, view_t *most, view_t *odd)
 {
     *most = *odd = (view_t){NULL, 0, 0, INT_MAX};
@@ -165,7 +165,7 @@ static void pick_two(shown_t *kinds, int n, view_t *most, view_t *odd)
     }
 }
 
-/* "rank 2", "ranks 1, 4 and 6 more" of those who sent what shows alike. */
+/* Writes "rank 2", "ranks 1, 4 and 6 more" of those who sent what shows alike. */
 static void name_ranks(const kolo_controller_t *c, const view_t *view, char *buf, size_t bytes)
 {
     enum { NAMED = 6 };
@@ -270,7 +270,7 @@ static int next_busy(const kolo_row_t *row, int from)
     return rank;
 }
 
-/* A set stays if any rank has tensors outstanding in it. */
+/* Tells whether the set stays since a rank has tensors outstanding in it. */
 static bool is_busy(const kolo_controller_t *c, const kolo_row_t *row, char *text, size_t bytes)
 {
     char list[160] = "", set[32];
@@ -284,7 +284,7 @@ static bool is_busy(const kolo_controller_t *c, const kolo_row_t *row, char *tex
     return true;
 }
 
-/* Memory that a rank cannot use; of several ranks the lowest. */
+/* Finds memory that a rank cannot use; of several ranks the lowest. */
 static bool is_refused(const kolo_controller_t *c, const kolo_row_t *row, char *text, size_t bytes)
 {
     char title[KOLO_TENSOR_NAME_MAX + 48];

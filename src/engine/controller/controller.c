@@ -87,8 +87,8 @@ static kolo_kind_t *find_kind(const kolo_row_t *row, const kolo_tensor_request_t
     return NULL;
 }
 
-/* What ranks sent: one for all that sent alike. Kinds are in the order in which they would have come from the ranks
- * one by one, so that the same one speaks for all whatever way they came. */
+/* Adds what ranks sent: one for all that sent alike. Kinds are in the order in which they would have come from the
+ * ranks one by one, so that the same one speaks for all whatever way they came. */
 static kolo_kind_t *add_kind(const kolo_controller_t *c, kolo_row_t *row, const kolo_tensor_request_t *request,
                              int first)
 {
@@ -217,7 +217,7 @@ static kolo_status_t leave_group(kolo_controller_t *c, kolo_row_group_t *g)
     return status;
 }
 
-/* Ranks disagree on the group itself: the row fails now, and none of the groups waits for it. */
+/* Fails a row, now, on whose group ranks disagree; none of the groups waits for it. */
 static kolo_status_t answer_quarrel(kolo_controller_t *c, kolo_row_t *row)
 {
     kolo_status_t status = answer(c, row);
@@ -286,7 +286,7 @@ void kolo_controller_worked(kolo_controller_t *c)
     c->join_row.since_ns = kolo_now_ns();
 }
 
-/* None of them may have sent it. */
+/* Refuses ranks that have sent it already. */
 static kolo_status_t check_new(const kolo_row_t *row, const kolo_ranks_t *ranks)
 {
     for (int i = 0; i < ranks->count; i++) {

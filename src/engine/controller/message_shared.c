@@ -19,7 +19,7 @@ static bool is_everybody(const kolo_ranks_t *ranks, const kolo_tree_place_t *pla
     return ranks->count == 1 && ranks->runs[0].first == place->first && ranks->runs[0].end == place->end;
 }
 
-/* numbers: two for each run; rows: one. */
+/* Writes the ranks. numbers: two for each run; rows: one. */
 static void put_ranks(const kolo_ranks_t *ranks, const kolo_tree_place_t *place, KoloWire__Request *out,
                       uint32_t *numbers, int64_t *rows)
 {

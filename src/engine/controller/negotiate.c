@@ -48,7 +48,7 @@ static bool get_bit(const uint64_t *vector, int slot)
     return vector[1 + slot / 64] >> slot % 64 & 1;
 }
 
-/* A rank that has joined has everything that may go on without it, and wants to forget what may not. */
+/* Claims, for a rank that has joined, everything that may go on without it, and forgets what may not. */
 static uint64_t claim_all(kolo_set_t *s)
 {
     uint64_t flags = 0;
@@ -102,7 +102,7 @@ static uint64_t look_up(kolo_set_t *s, size_t *nrequests)
     return flags;
 }
 
-/* The engine ends by an agreement of all ranks. */
+/* Returns flags by which the engine ends, by an agreement of all ranks. */
 static uint64_t flags_of_engine(const kolo_set_t *s)
 {
     struct kolo_tensor_engine *e = s->engine;
@@ -142,7 +142,7 @@ static void sweep(kolo_set_t *s)
     *s->pending_tail = NULL;
 }
 
-/* Who finds a slot invalid does not hit it, so none of these is agreed on. */
+/* Erases what is invalid. Who finds a slot invalid does not hit it, so none of these is agreed on. */
 static void erase_invalid(kolo_set_t *s)
 {
     for (int i = 0; i < s->cache.top; i++) {
@@ -200,7 +200,7 @@ static kolo_status_t fail_unlike(const kolo_set_t *s, const kolo_response_t *r)
                      kolo_tensor_request_type_name(mine->type), asked);
 }
 
-/* Whose tensors they are. */
+/* Finds whose tensors they are. */
 static kolo_status_t match_fresh(kolo_set_t *s, const kolo_responses_t *fresh, size_t *count)
 {
     KOLO_TRY(room_for(s, *count + fresh->count));

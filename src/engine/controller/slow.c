@@ -21,7 +21,7 @@ static kolo_status_t hand_in(void *arg, const kolo_tensor_request_t *request, co
     return kolo_controller_shared(&s->controller, request, ranks);
 }
 
-/* All requests are in. */
+/* Concludes, once all requests are in. */
 static kolo_status_t conclude(kolo_set_t *s)
 {
     KOLO_TRY(kolo_controller_finish(&s->controller));
@@ -31,7 +31,7 @@ static kolo_status_t conclude(kolo_set_t *s)
     return KOLO_OK;
 }
 
-/* A timeline that was started while this rank waited for the others tells of what they have sent since. */
+/* Tells a timeline that was started while this rank waited for the others what they have sent since. */
 static void look_for_timeline(struct kolo_tensor_engine *e)
 {
     if (KOLO_UNLIKELY(atomic_load(&e->timeline_changed))) kolo_timeline_adopt(e);

@@ -76,7 +76,7 @@ static bool is_shown(const kolo_stall_t *stall, const kolo_row_t *row, uint64_t 
     return stall->note && now >= row->since_ns + KOLO_STALL_SHOWN_NS;
 }
 
-/* When a row is to be looked at: to warn, to end the engine, to show it, or to show it anew. */
+/* Returns when a row is to be looked at: to warn, to end the engine, to show it, or to show it anew. */
 static uint64_t due_at(const kolo_stall_t *stall, const kolo_row_t *row, uint64_t now)
 {
     uint64_t warn = stall->warn_ns ? row->since_ns + (row->warnings + 1) * stall->warn_ns : UINT64_MAX;
@@ -91,7 +91,7 @@ void kolo_stall_new_row(kolo_stall_t *stall, kolo_row_t *row)
     stall->next_ns = KOLO_MIN(stall->next_ns, due_at(stall, row, row->since_ns));
 }
 
-/* Some rank has waited for that long before it sent its request; who has waited longest counts. */
+/* Notes how long some rank has waited before it sent its request; who has waited longest counts. */
 void kolo_stall_waited(kolo_stall_t *stall, kolo_row_t *row, uint32_t waited_ms)
 {
     uint64_t now = kolo_now_ns(), waited = waited_ms * KOLO_NS_PER_MS;
@@ -152,7 +152,8 @@ static void say_names(int set, const overdue_t *rows, size_t count, char *buf, s
     if (set > 0 && at < bytes) snprintf(buf + at, bytes - at, " of process set %d", set);
 }
 
-/* What the program of the first such rank does is not the engine's to know, but its flight record may tell. */
+/* Says where the first such rank is: what its program does is not the engine's to know, but its flight record may
+ * tell. */
 static void say_where(const kolo_controller_t *c, const int *ranks, const kolo_row_t *row, char *buf, size_t bytes)
 {
     int r = 0;
@@ -163,7 +164,7 @@ static void say_where(const kolo_controller_t *c, const int *ranks, const kolo_r
              ranks[r], (int)c->stall.peers[r].pid, c->stall.peers[r].host_name);
 }
 
-/* "rank 2 has not submitted tensor x, tensor y and 3 more, for which 3 ranks have waited 61.0 s" */
+/* Writes "rank 2 has not submitted tensor x, tensor y and 3 more, for which 3 ranks have waited 61.0 s". */
 static void say_all(const kolo_controller_t *c, const int *ranks, lot_t lot, uint64_t now, char *buf, size_t bytes)
 {
     const overdue_t *rows = lot.rows;

@@ -31,7 +31,7 @@ static kolo_status_t or_bits(kolo_set_t *s, const uint64_t *mine, uint64_t *all,
     return kolo_mpi_all_reduce(mpi_of(s), mine, all, words, KOLO_UINT64, KOLO_MPI_BOR);
 }
 
-/* All learn all lengths: together they may be more than MPI counts, and then all have to know. */
+/* Has all learn all lengths: together they may be more than MPI counts, and then all have to know. */
 static kolo_status_t gather_all(kolo_set_t *s, const kolo_bytes_t *mine, kolo_bytes_t *all, uint64_t *lengths)
 {
     kolo_mpi_t *m = mpi_of(s);
@@ -65,7 +65,7 @@ static kolo_status_t send(kolo_set_t *s, int to, const kolo_bytes_t *mine)
     return length > 0 ? kolo_mpi_send(mpi_of(s), mine->bytes, length, to) : KOLO_OK;
 }
 
-/* One after the other: what comes early from a later one MPI keeps, or lets wait. */
+/* Receives one after the other: what comes early from a later one MPI keeps, or lets wait. */
 static kolo_status_t receive(kolo_set_t *s, const int *from, const uint64_t *limits, int count, kolo_bytes_t *all,
                              uint64_t *lengths)
 {

@@ -6,7 +6,8 @@
 
 int64_t kolo_engine_tree_ranks, kolo_engine_tree_fan_in;
 
-/* The ranks below a place are cut into as many pieces as it has children, of nearly equal length. */
+/* Returns where a child's piece begins: the ranks below a place are cut into as many as it has children, of nearly
+ * equal length. */
 static int child_begin(const kolo_tree_place_t *place, int child)
 {
     return place->first + 1 + (int)((int64_t)(place->end - place->first - 1) * child / place->nchildren);

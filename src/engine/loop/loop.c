@@ -23,7 +23,7 @@ static void describe_wait(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "the next cycle");
 }
 
-/* KOLO_CYCLE_TIME: the rest of the time since the last cycle began, but not when the engine is to end. */
+/* Waits for the rest of KOLO_CYCLE_TIME since the last cycle began, but not when the engine is to end. */
 static kolo_status_t pace(struct kolo_tensor_engine *e)
 {
     uint64_t until = e->cycle_began_ns + (uint64_t)e->tuned.tuning.cycle_time_us * 1000;
@@ -65,7 +65,8 @@ static void take_fresh(kolo_set_t *s)
     }
 }
 
-/* What this rank sent is what the response says, but for its own part of what is cut into rows. */
+/* Puts into the cache what this rank sent: that is what the response says, but for its own part of what is cut into
+ * rows. */
 static kolo_status_t remember(kolo_set_t *s, const kolo_responses_t *fresh)
 {
     for (const kolo_response_t *r = fresh->first; r; r = r->next) {
@@ -78,7 +79,7 @@ static kolo_status_t remember(kolo_set_t *s, const kolo_responses_t *fresh)
     return KOLO_OK;
 }
 
-/* kolo-top shows it as the last operation; who was missing has come. */
+/* Notes the last operation, which kolo-top shows; who was missing has come. */
 static void note_last(kolo_set_t *s, size_t count)
 {
     char title[KOLO_TENSOR_NAME_MAX + 16];
@@ -120,8 +121,9 @@ static kolo_status_t run_cycle(kolo_set_t *s, kolo_outcome_t *outcome)
     return status;
 }
 
-/* A set's communicator or a backend's has failed, most likely because a rank gave up that had learnt more. The news
- * of what happened goes round on the communicator of all ranks, whose words are better; they may take a moment. */
+/* Finds what happened when a set's communicator or a backend's has failed, most likely because a rank gave up that
+ * had learnt more. The news goes round on the communicator of all ranks, whose words are better; they may take a
+ * moment. */
 static kolo_status_t first_cause(struct kolo_tensor_engine *e, kolo_status_t status)
 {
     char text[KOLO_ERROR_TEXT_BYTES];
@@ -154,8 +156,8 @@ static kolo_status_t run_cycles(struct kolo_tensor_engine *e)
 
 /* ---- the end ---- */
 
-/* Why the engine ends in order, in the same words on all ranks: a stall, or "rank 2 has shut the engine down".
- * Collective. */
+/* Agrees why the engine ends in order, in the same words on all ranks: a stall, or "rank 2 has shut the engine
+ * down". Collective. */
 static kolo_status_t agree_on_end(struct kolo_tensor_engine *e, kolo_status_t *why, char *text, size_t bytes)
 {
     uint32_t rank = (uint32_t)e->rank;
@@ -192,7 +194,7 @@ static void end_all(struct kolo_tensor_engine *e, kolo_status_t status, const ch
     for (int id = 0; id < e->nsets; id++) drain(e->sets[id], status, text);
 }
 
-/* All ranks come here after the same cycle, so the sets come in the same order everywhere. */
+/* Finalizes the sets in the same order everywhere: all ranks come here after the same cycle. */
 static void finalize_all(struct kolo_tensor_engine *e)
 {
     for (int id = e->nsets; id-- > 0;) {
@@ -217,7 +219,7 @@ static _Thread_local bool is_loop;
 
 /* Notes it in the records of all sets, for the loop does nothing else meanwhile. Other threads that call functions
  * of the user hold nobody up. */
-void kolo_loop_calls(void *engine, bool begins)
+void kolo_engine_loop_calls(void *engine, bool begins)
 {
     const struct kolo_tensor_engine *e = engine;
     if (!is_loop) return;

@@ -35,7 +35,7 @@ bool kolo_wake_called(const struct kolo_tensor_engine *e, uint64_t cycle);
 
 /* loop.c */
 void *kolo_engine_loop(void *engine);
-void kolo_loop_calls(void *engine, bool begins); /* of the engine's queue */
+void kolo_engine_loop_calls(void *engine, bool begins); /* of the engine's queue */
 
 /* sleep.c */
 /* Until there is something to do, and for which set. */

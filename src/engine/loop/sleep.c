@@ -24,13 +24,13 @@
 
 #define LINGER_NS 30000
 
-/* This rank belongs to it, and it is still there. */
+/* Tells whether this rank belongs to it, and it is still there. */
 static bool takes_part(const kolo_set_t *s)
 {
     return s->rank >= 0 && !s->removed;
 }
 
-/* When a cached tensor has waited long enough that the coordinator should hear of it; the first one is the
+/* Returns when a cached tensor has waited long enough that the coordinator should hear of it; the first one is the
  * oldest. */
 static uint64_t stale_at(const kolo_set_t *s)
 {
@@ -70,7 +70,7 @@ static void note_waits(kolo_set_t *s)
     kolo_note_wait(&s->note, oldest.taken_ns, false, text);
 }
 
-/* Until this rank looks again whether it has waited for long. */
+/* Returns when this rank looks again whether it has waited for long. */
 static uint64_t note_at(kolo_set_t *s)
 {
     bool noted = takes_part(s) && s->rank > 0 && kolo_tensors_count(&s->lane) > 0;
@@ -83,8 +83,8 @@ static void describe_sleep(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "tensors to work on");
 }
 
-/* Called by another rank, with nothing to say: most likely this rank's own submission is about to come, on a thread
- * that shares the core. To let it in saves a cycle that would agree on nothing. */
+/* Lingers when another rank has called and there is nothing to say: most likely this rank's own submission is about
+ * to come, on a thread that shares the core. To let it in saves a cycle that would agree on nothing. */
 static void linger(const kolo_set_t *s)
 {
     uint64_t until = kolo_now_ns() + LINGER_NS;
@@ -92,7 +92,7 @@ static void linger(const kolo_set_t *s)
         if (!kolo_yield()) return;
 }
 
-/* Until there is something to do: new here, or called by another rank, or waiting for too long. */
+/* Sleeps until there is something to do: new here, or called by another rank, or waiting for too long. */
 static kolo_status_t sleep_until_called(struct kolo_tensor_engine *e)
 {
     kolo_wait_t wait;
@@ -136,8 +136,8 @@ static kolo_status_t call_sets(struct kolo_tensor_engine *e, uint64_t *until)
     return KOLO_OK;
 }
 
-/* The next turn that is this rank's: the others are of sets that it does not belong to, or that were removed after
- * a rank asked for a cycle that was not needed. */
+/* Takes the next turn that is this rank's: the others are of sets that it does not belong to, or that were removed
+ * after a rank asked for a cycle that was not needed. */
 static kolo_status_t take_turn(struct kolo_tensor_engine *e, kolo_set_t **set)
 {
     kolo_turn_t turn = {0, 0};

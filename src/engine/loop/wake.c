@@ -33,7 +33,7 @@ static bool raise_to(kolo_wake_t *wake, uint64_t cycle)
     return false;
 }
 
-/* On the progress thread. A neighbour that is gone is told by the communicator's own news. */
+/* Takes a notification, on the progress thread. A neighbour that is gone is told by the communicator's own news. */
 static void on_notify(void *arg, int from, uint64_t cycle)
 {
     kolo_tensor_engine_t e = arg;
@@ -80,7 +80,7 @@ static bool may_come_first(const struct kolo_tensor_engine *e)
            e->wake.words == kolo_controller_vector_words(s) && kolo_comm_options.check != KOLO_CHECK_DEEP;
 }
 
-/* The loop waits in an operation of set 0. */
+/* Notifies those who are owed a word while the loop waits in an operation of set 0. */
 static kolo_status_t on_wait(void *arg)
 {
     struct kolo_tensor_engine *e = arg;

@@ -86,7 +86,7 @@ static void append(kolo_order_t *o, int set, uint64_t cycle)
     atomic_store(&o->waiting, o->end - o->begin);
 }
 
-/* A number that no rank has raised for this set before. */
+/* Tells whether no rank has raised this number for this set before. */
 static bool is_new(kolo_order_t *o, int set, uint64_t cycle)
 {
     kolo_order_set_t *s = find(o, set);

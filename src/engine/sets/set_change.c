@@ -121,7 +121,7 @@ kolo_status_t kolo_engine_add_set(kolo_tensor_engine_t engine, const int *ranks,
     return status;
 }
 
-/* Nothing may be submitted to it from here on; how much is outstanding. false: that holds already. */
+/* Lets nothing be submitted to it from here on, and says how much is outstanding. false: that holds already. */
 static bool begin_closing(kolo_set_t *s, size_t *outstanding)
 {
     pthread_mutex_lock(&s->engine->queue.lock);

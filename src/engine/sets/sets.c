@@ -19,7 +19,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* A sorted copy. */
+/* Makes a sorted copy. */
 kolo_status_t kolo_sets_sort(const struct kolo_tensor_engine *e, const kolo_rank_list_t *list, const char *what,
                              int **out)
 {
@@ -123,8 +123,8 @@ static kolo_status_t split(struct kolo_tensor_engine *e, const kolo_set_t *s, ko
     return kolo_comm_split(e->all->comm, s->rank >= 0 ? 0 : KOLO_SPLIT_NOCOLOR, 0, comm, &config);
 }
 
-/* Its id is the next one. With comm NULL this rank gets one by splitting that of set 0: collective over all ranks.
- * Takes comm. */
+/* Makes a set, whose id is the next one. With comm NULL this rank gets one by splitting that of set 0: collective
+ * over all ranks. Takes comm. */
 static kolo_status_t make(struct kolo_tensor_engine *e, const int *ranks, int count, kolo_comm_t comm)
 {
     kolo_set_t *s = NULL;

@@ -24,7 +24,7 @@ int64_t kolo_timeline_queue, kolo_timeline_every;
 
 /* ---- names ---- */
 
-/* Its row, which is made if `make` says so. */
+/* Finds its row, which is made if `make` says so. */
 static kolo_traced_t *find_name(const kolo_set_t *s, kolo_timeline_t *t, const kolo_name_t *name, bool make)
 {
     char text[KOLO_TENSOR_NAME_MAX + 32];
@@ -69,7 +69,7 @@ void kolo_trace_put(kolo_timeline_t *t, const kolo_trace_record_t *record)
     atomic_store_explicit(&t->ring.head, head + 1, memory_order_release);
 }
 
-/* With the dimensions in records behind it. */
+/* Puts the end, with the dimensions in records behind it. */
 void kolo_trace_put_done(kolo_timeline_t *t, const kolo_trace_record_t *record, const int64_t *shape, int ndims)
 {
     enum { EACH = sizeof(kolo_trace_record_t) / sizeof(int64_t) };
@@ -208,7 +208,7 @@ void kolo_trace_clock(struct kolo_tensor_engine *e)
 
 /* ---- start and stop ---- */
 
-/* "%r" becomes the rank. Without it, rank 0 alone writes. */
+/* Makes "%r" the rank. Without it, rank 0 alone writes. */
 static kolo_status_t fill_path(kolo_timeline_t *t, const char *path)
 {
     size_t at = 0;
@@ -267,7 +267,7 @@ static void drop(kolo_timeline_t *t)
     if (t && atomic_fetch_sub(&t->holders, 1) == 1) kolo_timeline_free(t);
 }
 
-/* The loop is to write into t from now on, NULL: nothing; what it wrote into before is completed. */
+/* Has the loop write into t from now on, NULL: nothing; what it wrote into before is completed. */
 static void replace(kolo_tensor_engine_t e, kolo_timeline_t *t)
 {
     pthread_mutex_lock(&e->timeline_lock);
@@ -332,7 +332,7 @@ static void describe_late(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "the engine to write down what GPUs have done");
 }
 
-/* What is complete has its times, which the loop, as soon as it wakes, puts. It may be in an operation with
+/* Waits for times of what is complete, which the loop puts as soon as it wakes. It may be in an operation with
  * others. */
 static void await_late(kolo_tensor_engine_t e)
 {

@@ -89,7 +89,7 @@ static size_t utf8_bytes(const unsigned char *p)
     return surrogate || overlong || (p[0] == 0xf4 && p[1] >= 0x90) ? 0 : n;
 }
 
-/* Names are bytes; a string of JSON is Unicode. */
+/* Makes bytes, as names are, a string of JSON, which is Unicode. */
 static void put_string(kolo_timeline_t *t, const char *text)
 {
     t->text[t->length++] = '"';
@@ -105,7 +105,7 @@ static void put_string(kolo_timeline_t *t, const char *text)
     t->text[t->length++] = '"';
 }
 
-/* ,\n{"ph":"B","pid":3,"tid":7,"ts":12.345 */
+/* Writes ,\n{"ph":"B","pid":3,"tid":7,"ts":12.345. */
 static void put_event(kolo_timeline_t *t, const char *phase, uint32_t row, uint64_t ns)
 {
     put_text(t, ",\n{\"ph\":\"");
@@ -170,7 +170,7 @@ static void put_clock(kolo_timeline_t *t, const kolo_trace_record_t *r)
     put_text(t, "}}");
 }
 
-/* As in MPI_ALLREDUCE. */
+/* Writes the name as in MPI_ALLREDUCE. */
 static void put_move(kolo_timeline_t *t, int move)
 {
     const kolo_backend_t *backend = kolo_backend_at(move / KOLO_WORK_COUNT);
@@ -266,7 +266,8 @@ static bool write_at(int fd, const char *text, size_t bytes, uint64_t at)
     return bytes == 0;
 }
 
-/* A full disk: what is there is made a whole, and stays. If nothing is there, the caller has the error. */
+/* Ends a file on a full disk: what is there is made a whole, and stays. If nothing is there, the caller has the
+ * error. */
 static void end_early(kolo_timeline_t *t, const char *why)
 {
     char tail[KOLO_GZIP_TAIL_BYTES];
@@ -284,7 +285,7 @@ static void end_early(kolo_timeline_t *t, const char *why)
         kolo_warn("engine", "the timeline %s ends early, it cannot be written: %s", t->path, why);
 }
 
-/* What stands in t->text goes into the file, with the closing bracket. */
+/* Writes what stands in t->text into the file, with the closing bracket. */
 static bool flush(kolo_timeline_t *t)
 {
     size_t block = t->length, tail = 3;
@@ -318,7 +319,7 @@ static void drain(kolo_timeline_t *t, uint64_t to)
     flush(t);
 }
 
-/* How much of it is missing, if anything. */
+/* Says how much of it is missing, if anything. */
 static void put_losses(kolo_timeline_t *t)
 {
     uint64_t lost = atomic_load(&t->ring.lost), left_out = atomic_load(&t->ring.left_out);

@@ -169,7 +169,7 @@ static kolo_status_t make_tuner(struct kolo_tensor_engine *e)
     return kolo_tuner_init(a->tuner, &rules, &e->tuned.tuning);
 }
 
-/* Rank 0 has failed for all. */
+/* Shares how it went: what rank 0 has failed at, has failed for all. */
 static kolo_status_t share(struct kolo_tensor_engine *e, kolo_status_t status)
 {
     struct {

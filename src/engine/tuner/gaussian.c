@@ -39,7 +39,7 @@ kolo_status_t kolo_gaussian_add(kolo_gaussian_t *g, const double *x, double y)
     return KOLO_OK;
 }
 
-/* Matern's of order 3/2: functions that bend where they like. */
+/* Returns Matern's of order 3/2: functions that bend where they like. */
 static double alike(double apart)
 {
     double r = sqrt(3) * fabs(apart);
@@ -168,7 +168,7 @@ typedef struct {
     double at[KOLO_GAUSSIAN_DIMS]; /* the switches of what is looked at */
 } search_t;
 
-/* x: without the switches. */
+/* Returns the expected improvement. x: without the switches. */
 static double improvement_at(unsigned dims, const double *x, double *gradient, void *arg)
 {
     search_t *s = arg;
@@ -185,7 +185,7 @@ static void set_switches(search_t *s, int corner)
     for (int d = 0; d < s->g->switches; d++) s->at[smooth + d] = corner >> d & 1;
 }
 
-/* The best points of a grid, best first. */
+/* Finds the best points of a grid, best first. */
 static void scan(search_t *s, double starts[STARTS][KOLO_GAUSSIAN_DIMS], double *values)
 {
     int smooth = s->g->dims - s->g->switches, corners = 1 << s->g->switches, total = corners;

@@ -78,7 +78,7 @@ static int smooth_of(const kolo_tuner_rules_t *rules)
     return (rules->threshold ? 1 : 0) + (rules->cycle ? 1 : 0);
 }
 
-/* Of choices alone there are few settings. */
+/* Counts the settings: of choices alone there are few. */
 static int settings_of(const kolo_tuner_rules_t *rules)
 {
     int choices = __builtin_popcount(rules->choices);
@@ -96,7 +96,7 @@ int kolo_tuner_samples_max(const kolo_tuner_rules_t *rules)
     return rules->warm_up + rules->samples * (settings_of(rules) + finals_of(rules));
 }
 
-/* Where there is nothing to do in a phase it goes on to the next. */
+/* Enters a phase; where there is nothing to do in it, the next. */
 static void enter(kolo_tuner_t *t, kolo_tune_phase_t phase)
 {
     if (phase == KOLO_TUNE_SEARCH && settings_of(&t->rules) == 0) phase = KOLO_TUNE_OVER;
@@ -125,7 +125,7 @@ void kolo_tuner_fini(kolo_tuner_t *t)
 
 /* ---- the search ---- */
 
-/* i = 1, 2, ...: 1/2, 1/4, 3/4, 1/8, ... */
+/* Returns, for i = 1, 2, ...: 1/2, 1/4, 3/4, 1/8, ... */
 static double halves(int i)
 {
     double x = 0;
@@ -133,7 +133,7 @@ static double halves(int i)
     return x;
 }
 
-/* What is tried first, whatever comes of it: where it starts, and points of which no two have a coordinate in
+/* Finds what is tried first, whatever comes of it: where it starts, and points of which no two have a coordinate in
  * common. A cycle time that just fits a step is a narrow peak: with few of them it is not seen at all. */
 static bool fixed_point(const kolo_tuner_t *t, double *x)
 {
@@ -151,7 +151,7 @@ static bool fixed_point(const kolo_tuner_t *t, double *x)
     return true;
 }
 
-/* Of the settings tried, that of which the most is to be expected: a lucky sample does not count for all. */
+/* Picks, of the settings tried, that of which the most is to be expected: a lucky sample does not count for all. */
 static kolo_status_t pick_best(kolo_tuner_t *t, double *largest)
 {
     *largest = -INFINITY;
@@ -172,7 +172,7 @@ static bool same(const kolo_tuning_t *a, const kolo_tuning_t *b)
            a->choices == b->choices;
 }
 
-/* To be measured again: what may well be the best and was not measured often. */
+/* Picks what is to be measured again: what may well be the best and was not measured often. */
 static kolo_status_t pick_finalist(kolo_tuner_t *t)
 {
     double largest = -INFINITY;
@@ -188,7 +188,7 @@ static kolo_status_t pick_finalist(kolo_tuner_t *t)
     return KOLO_OK;
 }
 
-/* The kernel's lengths and the like change little with each score. */
+/* Learns from the scores; the kernel's lengths and the like change little with each. */
 static kolo_status_t learn(kolo_tuner_t *t)
 {
     if (t->gaussian.n <= 1.15 * t->fitted && t->tried < settings_of(&t->rules))

@@ -116,7 +116,7 @@ void kolo_arena_ask(kolo_onesided_arena_t *arena, kolo_arena_ask_t ask, void *ar
     pthread_mutex_unlock(&arena->lock);
 }
 
-/* With the lock held; false: there is no room. */
+/* Takes room, with the lock held; false: there is none. */
 static bool take(kolo_onesided_arena_t *arena, size_t bytes, size_t *at)
 {
     for (block_t **b = &arena->free_blocks; *b; b = &(*b)->next) {
@@ -174,7 +174,7 @@ static void give_pages_back(kolo_onesided_arena_t *arena, size_t at, size_t byte
     (void)failed; /* they stay, then */
 }
 
-/* With the lock held. */
+/* Gives a block back, with the lock held. */
 static void put(kolo_onesided_arena_t *arena, block_t *block)
 {
     block_t **b = &arena->free_blocks, *before = NULL;

@@ -14,9 +14,9 @@
 #define HASH_AT     248
 #define REST_AT     192 /* from here to the hash there is nothing */
 
-/* 0 magic, 4 version, 8 kinds, 12 uid, 16 pid, 20 ring, 24 shm_hash, 32 segment_bytes, 40 fd_address, 56 segment,
- * 72 mailbox_bytes, 80 mailbox_key, 88 mailbox_at, 96 mailbox_address, 104 mailbox_rkey, 112 verbs, 184 probe, 192
- * zeros, 248 hash of all before */
+/* Writes 0 magic, 4 version, 8 kinds, 12 uid, 16 pid, 20 ring, 24 shm_hash, 32 segment_bytes, 40 fd_address, 56
+ * segment, 72 mailbox_bytes, 80 mailbox_key, 88 mailbox_at, 96 mailbox_address, 104 mailbox_rkey, 112 verbs, 184
+ * probe, 192 zeros, 248 hash of all before. */
 void kolo_onesided_card_encode(const kolo_onesided_card_t *card, uint8_t bytes[KOLO_ONESIDED_CARD_BYTES])
 {
     memset(bytes, 0, KOLO_ONESIDED_CARD_BYTES);
@@ -83,7 +83,7 @@ void kolo_onesided_window_decode(const uint8_t bytes[KOLO_WINDOW_BYTES], kolo_on
     *window = (kolo_onesided_window_t){kolo_get64(bytes), kolo_get64(bytes + 8), kolo_get64(bytes + 16)};
 }
 
-/* 0 magic, 4 flags, 8 number, 12 zeros, 16 bytes, 24 address, 32 key, 40 zeros */
+/* Writes 0 magic, 4 flags, 8 number, 12 zeros, 16 bytes, 24 address, 32 key, 40 zeros. */
 void kolo_onesided_frame_encode(const kolo_onesided_frame_t *frame, uint8_t bytes[KOLO_ONESIDED_FRAME_BYTES])
 {
     memset(bytes, 0, KOLO_ONESIDED_FRAME_BYTES);

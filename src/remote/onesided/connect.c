@@ -19,7 +19,7 @@ const kolo_onesided_ops_t *const kolo_onesided_kinds[KOLO_ONESIDED_KINDS] = {
     [KOLO_ONESIDED_TCP] = &kolo_onesided_tcp,
 };
 
-/* Memory for the peer to write to from the start, as window 0; the arena's first, so it is zeroed. */
+/* Gives the peer memory to write to from the start, as window 0; the arena's first, so it is zeroed. */
 static kolo_status_t offer_mailbox(kolo_onesided_t *end, size_t bytes, kolo_onesided_card_t *card)
 {
     if (bytes == 0) return KOLO_OK;
@@ -80,7 +80,7 @@ static kolo_status_t choose(kolo_onesided_t *end)
                      end->who);
 }
 
-/* A byte each way: before the other end is ready, what is written to it may be lost. */
+/* Sends a byte each way: before the other end is ready, what is written to it may be lost. */
 static kolo_status_t shake_hands(kolo_onesided_t *end)
 {
     static const uint8_t word = 'r';
@@ -102,7 +102,7 @@ static kolo_status_t shake_hands(kolo_onesided_t *end)
     return KOLO_OK;
 }
 
-/* KOLO_IN_PROGRESS until both cards have passed. */
+/* Exchanges the cards; KOLO_IN_PROGRESS until both have passed. */
 kolo_status_t kolo_onesided_exchange(kolo_onesided_t *end)
 {
     if (end->ops) return end->ops->shakes ? shake_hands(end) : KOLO_OK;

@@ -154,7 +154,7 @@ void kolo_copy_pool_get(void)
     pthread_mutex_unlock(&ending);
 }
 
-/* The last user ends the threads. No copy is under way, and none will start. */
+/* Ends the threads with their last user. No copy is under way, and none will start. */
 void kolo_copy_pool_put(void)
 {
     pthread_t threads[MOST];

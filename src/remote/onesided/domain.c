@@ -61,7 +61,7 @@ const char *kolo_onesided_kind_name(kolo_onesided_kind_t kind)
     return (unsigned)kind < KOLO_ONESIDED_KINDS ? names[kind] : "?";
 }
 
-/* What shared memory needs. */
+/* Makes what shared memory needs. */
 static kolo_status_t share(kolo_onesided_domain_t *domain)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);

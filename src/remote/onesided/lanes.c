@@ -87,8 +87,8 @@ static void kick_all(kolo_lanes_t *lanes)
     for (uint32_t i = 0; i < lanes->n; i++) kolo_movers_kick(lanes->all[i]->mover);
 }
 
-/* On a mover: a lane has ended, and with it the connection. The first reason counts. What the peer has written to
- * other lanes before it left is read all the same. */
+/* Ends a lane, and with it the connection; on a mover. The first reason counts. What the peer has written to other
+ * lanes before it left is read all the same. */
 static void fail(kolo_onesided_lane_t *lane, kolo_status_t status)
 {
     kolo_lanes_t *lanes = lane->of;
@@ -111,7 +111,7 @@ static kolo_status_t broken(const kolo_lanes_t *lanes, int err)
     return kolo_fail_errno(KOLO_ERR_REMOTE, err, "a lane of the connection with %s is broken", lanes->who);
 }
 
-/* Bytes of it have been moved; the end's thread hears of the last. */
+/* Counts bytes of a transfer that have been moved; the end's thread hears of the last. */
 static void advance(kolo_lanes_t *lanes, kolo_transfer_t *transfer, uint64_t n)
 {
     uint64_t all = transfer->bytes; /* it may be gone as soon as all is done */
@@ -187,7 +187,7 @@ static bool begin_piece(kolo_onesided_lane_t *lane)
     return true;
 }
 
-/* KOLO_OK: its turn is over. KOLO_IN_PROGRESS: nothing can be done now. */
+/* Writes as much as a turn may take. KOLO_OK: its turn is over. KOLO_IN_PROGRESS: nothing can be done now. */
 static kolo_status_t push(kolo_onesided_lane_t *lane)
 {
     for (size_t moved = 0; moved < AT_ONCE;) {
@@ -268,7 +268,7 @@ void kolo_lanes_forget(kolo_lanes_t *lanes, uint64_t key)
     for (uint32_t i = 0; any && i < lanes->n; i++) kolo_movers_pass(lanes->all[i]->mover);
 }
 
-/* The place of the piece whose head has arrived. KOLO_IN_PROGRESS: its write is not announced yet. */
+/* Finds the place of the piece whose head has arrived. KOLO_IN_PROGRESS: its write is not announced yet. */
 static kolo_status_t look_up(kolo_onesided_lane_t *lane)
 {
     kolo_lanes_t *lanes = lane->of;
@@ -297,7 +297,7 @@ static kolo_status_t look_up(kolo_onesided_lane_t *lane)
     return KOLO_OK;
 }
 
-/* What is left of the piece, and the next head. */
+/* Reads what is left of the piece, and the next head. */
 static kolo_status_t read_on(kolo_onesided_lane_t *lane, size_t *moved)
 {
     const kolo_lanes_t *lanes = lane->of;

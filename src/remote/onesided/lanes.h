@@ -68,14 +68,14 @@ kolo_status_t kolo_lanes_add(kolo_lanes_t *lanes, kolo_socket_t socket); /* take
 size_t kolo_lanes_memory(const kolo_lanes_t *lanes);
 /* Sends the bytes of a write in pieces. False: it has to go by the first connection. */
 bool kolo_lanes_send(kolo_lanes_t *lanes, const kolo_onesided_write_t *write);
-/* The cookie of the next write whose bytes have all been sent; false: none has. */
+/* Finds the cookie of the next write whose bytes have all been sent; false: there is none. */
 bool kolo_lanes_sent(kolo_lanes_t *lanes, uint64_t *cookie);
-/* May another write be announced? Not beyond a number of them, nor to where one is that is under way: what is
- * written later there is to stay. */
+/* Tells whether another write may be announced: not beyond a number of them, nor to where one is that is under way,
+ * since what is written later there is to stay. */
 bool kolo_lanes_can_expect(const kolo_lanes_t *lanes, const char *to, uint64_t bytes);
-/* A write was announced that goes to `to`. */
+/* Takes a write that was announced and goes to `to`. */
 kolo_status_t kolo_lanes_expect(kolo_lanes_t *lanes, const kolo_onesided_frame_t *frame, char *to);
-/* The first of those that were announced, with a notice or without, is there. KOLO_IN_PROGRESS: it is not. */
+/* Takes the first of those that were announced, with a notice or without. KOLO_IN_PROGRESS: it is not there. */
 kolo_status_t kolo_lanes_next(kolo_lanes_t *lanes, kolo_onesided_event_t *event, bool *notify);
 void kolo_lanes_forget(kolo_lanes_t *lanes, uint64_t key); /* of a window that is not exposed any more */
 

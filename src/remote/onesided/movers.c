@@ -40,7 +40,7 @@ static void enter(kolo_mover_t *mover)
     pthread_mutex_unlock(&mover->gate);
 }
 
-/* The news of one look. A lane that was taken away meanwhile is not in the list any more. */
+/* Takes the news of one look. A lane that was taken away meanwhile is not in the list any more. */
 static void note(kolo_mover_t *mover, const struct epoll_event *events, int n)
 {
     uint64_t word;

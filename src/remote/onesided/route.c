@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* IPv4 as it is mapped into IPv6: the two ends may see it either way. */
+/* Writes IPv4 as it is mapped into IPv6: the two ends may see it either way. */
 static bool take_address(const struct sockaddr_storage *at, uint8_t address[16], uint16_t *port)
 {
     static const uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -30,7 +30,7 @@ static bool take_address(const struct sockaddr_storage *at, uint8_t address[16],
     return true;
 }
 
-/* A Unix socket has no address, but the kernel says which process is behind it. */
+/* Asks the kernel which process is behind a Unix socket, which has no address. */
 static bool by_process(int fd, kolo_onesided_route_t *route)
 {
     struct ucred cred;

@@ -140,8 +140,8 @@ static kolo_status_t map_theirs(kolo_onesided_t *end, shm_t *shm, const int fds[
     return KOLO_OK;
 }
 
-/* May this process copy into the one that serves the peer's segment, which the kernel names? It has to be the other
- * end of this connection, and to hold the segment's number where the card says. */
+/* Tries whether this process may copy into the one that serves the peer's segment, which the kernel names. It has
+ * to be the other end of this connection, and to hold the segment's number where the card says. */
 static void probe(kolo_onesided_t *end, shm_t *shm, const kolo_onesided_card_t *peer, int pid)
 {
     uint8_t id[16] = {0};
@@ -224,7 +224,7 @@ static bool is_in_process(const shm_t *shm, const kolo_pending_write_t *write)
     return shm->their_pid && write->w.bytes > 0 && (write->to.address & IN_PROCESS);
 }
 
-/* Where a write goes; NULL: outside of the peer's memory. */
+/* Returns where a write goes; NULL: outside of the peer's memory. */
 static char *find_place(const shm_t *shm, const kolo_pending_write_t *write)
 {
     uint64_t at = write->to.address + write->w.offset, bytes = write->w.bytes;
@@ -254,7 +254,8 @@ static kolo_status_t copy_failed(const kolo_onesided_t *end, int err)
     return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot copy into the process of %s", end->who);
 }
 
-/* Large writes among the first ones go on side by side; what follows one of them waits, for the order. */
+/* Starts large writes among the first ones, which go on side by side; what follows one of them waits, for the
+ * order. */
 static void start_copies(kolo_onesided_t *end, kolo_pending_write_t *write)
 {
     const shm_t *shm = end->state[KOLO_ONESIDED_SHM];

@@ -72,7 +72,7 @@ static kolo_status_t broken(const kolo_onesided_t *end, int err)
     return kolo_fail_errno(KOLO_ERR_REMOTE, err, "the connection with %s is broken", end->who);
 }
 
-/* There is more to do: the owner's thread is not to sleep before. */
+/* Keeps the owner's thread from sleeping: there is more to do. */
 static kolo_status_t come_back(kolo_onesided_t *end)
 {
     kolo_waker_wake(&end->domain->waker);
@@ -105,7 +105,7 @@ static void part(kolo_onesided_t *end, kolo_pending_write_t *write)
         write->parted = kolo_lanes_send(r->lanes, &write->w);
 }
 
-/* What is left of this write and of those behind it, as much as one call may take; returns the parts. */
+/* Gathers what is left of this write and of those behind it, as much as one call may take; returns the parts. */
 static size_t gather(kolo_onesided_t *end, kolo_pending_write_t *write, uint8_t heads[][KOLO_ONESIDED_FRAME_BYTES],
                      struct iovec *iov)
 {
@@ -139,7 +139,7 @@ static void note_sent(kolo_pending_write_t *write, size_t n)
     }
 }
 
-/* Small writes go out together: a call of the system costs more than what it carries. */
+/* Sends small writes together: a call of the system costs more than what it carries. */
 static kolo_status_t push(kolo_onesided_t *end, kolo_pending_write_t *write)
 {
     uint8_t heads[TOGETHER][KOLO_ONESIDED_FRAME_BYTES];
@@ -157,7 +157,7 @@ static kolo_status_t push(kolo_onesided_t *end, kolo_pending_write_t *write)
     return KOLO_OK;
 }
 
-/* A whole frame: may it write there? */
+/* Takes a whole frame, if it may write where it says. */
 static kolo_status_t take_frame(kolo_onesided_t *end, reader_t *r)
 {
     const char *wrong = kolo_onesided_frame_decode(r->bytes, sizeof r->bytes, &r->frame);
@@ -231,7 +231,7 @@ static kolo_status_t pull_lanes(kolo_onesided_t *end, reader_t *r, kolo_onesided
     return status;
 }
 
-/* A write was announced whose bytes come by lanes. */
+/* Takes the announcement of a write whose bytes come by lanes. */
 static kolo_status_t expect(kolo_onesided_t *end, reader_t *r)
 {
     if (r->lanes == NULL) KOLO_TRY(kolo_lanes_create(end, &r->lanes));
@@ -248,7 +248,7 @@ static kolo_status_t linger(reader_t *r, kolo_status_t status)
     return kolo_now_ns() < r->linger_ns ? KOLO_IN_PROGRESS : status;
 }
 
-/* The next frame. Where one connection has ended, what the other ones carry is read before that is told. */
+/* Reads the next frame. Where one connection has ended, what the other ones carry is read before that is told. */
 static kolo_status_t await_head(kolo_onesided_t *end, reader_t *r, kolo_status_t lanes)
 {
     kolo_status_t status = r->got < sizeof r->bytes ? take_head(end, r) : KOLO_OK;

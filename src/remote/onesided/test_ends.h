@@ -113,7 +113,7 @@ static inline void expect(pair_t *p, int written, int notified, kolo_onesided_ev
     }
 }
 
-/* One of the two ends must notice, with KOLO_ERR_PROTOCOL; nothing is written. */
+/* Writes to a forged window: one of the two ends must notice, with KOLO_ERR_PROTOCOL; nothing is written. */
 static inline void forge(pair_t *p, kolo_onesided_window_t window)
 {
     kolo_onesided_write_t w = {"data", 5, &window, 0, KOLO_ONESIDED_NOTIFY, 1, 0};
@@ -144,7 +144,7 @@ static inline bool has_device(void)
     return has;
 }
 
-/* All kinds that are here, or the one that is named. */
+/* Runs all kinds that are here, or the one that is named. */
 static inline int run_kinds(int argc, char **argv, const struct CMUnitTest *tests, size_t n)
 {
     int failed = 0;

@@ -36,13 +36,13 @@ typedef struct { /* shared with the threads that free memory of the arena, which
 
 void kolo_verbs_memory_init(kolo_verbs_memory_t *m, kolo_net_open_t *device, kolo_onesided_arena_t *arena);
 void kolo_verbs_memory_fini(kolo_verbs_memory_t *m); /* after the queue pair */
-/* For a window, until leave(). */
+/* Registers memory for a window, until leave(). */
 kolo_status_t kolo_verbs_memory_enter(kolo_verbs_memory_t *m, void *base, size_t bytes,
                                       kolo_verbs_region_t **region);
 void kolo_verbs_memory_leave(kolo_verbs_memory_t *m, kolo_verbs_region_t *region);
-/* Memory that writes come from, until the end goes. */
+/* Registers memory that writes come from, until the end goes. */
 kolo_status_t kolo_verbs_memory_keep(kolo_verbs_memory_t *m, void *base, size_t bytes);
-/* What is known of it, for a write; NULL: nothing. */
+/* Returns what is known of it, for a write; NULL: nothing. */
 struct ibv_mr *kolo_verbs_memory_find(kolo_verbs_memory_t *m, const void *base, size_t bytes);
 
 /* Memory of the program that writes under way come from: theirs together, since whoever writes keeps it until
@@ -60,7 +60,7 @@ typedef struct kolo_verbs_source {
 
 kolo_status_t kolo_verbs_sources_open(kolo_onesided_domain_t *domain); /* its device is open */
 void kolo_verbs_sources_close(kolo_onesided_domain_t *domain);         /* after its ends; before the device */
-/* For one write, until leave(). */
+/* Registers the memory of one write, until leave(). */
 kolo_status_t kolo_verbs_source_enter(kolo_onesided_t *end, const void *data, uint64_t bytes,
                                       kolo_verbs_source_t **source);
 

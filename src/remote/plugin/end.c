@@ -15,7 +15,7 @@
 
 kolo_plugin_t kolo_plugin;
 
-/* A hello is which plug-in it is of, and the handle of its listener. */
+/* Returns a number for the plug-in: a hello is that, and the handle of its listener. */
 static uint64_t mark(void)
 {
     return kolo_hash_bytes(KOLO_HASH_INIT, kolo_plugin.name, strlen(kolo_plugin.name));
@@ -121,7 +121,7 @@ void kolo_plugin_shut(kolo_net_end_t *end)
 
 /* ---- requests ---- */
 
-/* The wire has one region for all slots of a connection. */
+/* Registers the region, of which the wire has one for all slots of a connection. */
 static kolo_status_t know_memory(kolo_net_end_t *end, const kolo_net_region_t *region)
 {
     if (end->region == region) return KOLO_OK;
@@ -174,7 +174,7 @@ kolo_status_t kolo_plugin_irecv(kolo_net_end_t *end, void *data, uint32_t bytes,
     return has_begun(end, result, request, cookie);
 }
 
-/* Is the request done? A plug-in is asked until it says so, and not again. */
+/* Asks whether the request is done: a plug-in is asked until it says so, and not again. */
 static kolo_status_t ask(kolo_net_end_t *end, kolo_plugin_request_t *r)
 {
     int done = 0, bytes = 0;
@@ -191,7 +191,7 @@ static kolo_status_t ask(kolo_net_end_t *end, kolo_plugin_request_t *r)
     return KOLO_OK;
 }
 
-/* Many plug-ins move bytes only when they are asked about them: what is to go is asked about at once. */
+/* Asks at once about what is to go: many plug-ins move bytes only when they are asked about them. */
 kolo_status_t kolo_plugin_push(kolo_net_end_t *end)
 {
     if (end->reads || end->revoked || end->completed == end->next) return KOLO_OK;

@@ -91,7 +91,7 @@ static void take_log(int level, unsigned long parts, const char *file, int line,
         kolo_debug("plugin", "%s", text);
 }
 
-/* A name that can be shown: printable and of a sensible length. */
+/* Copies a name that can be shown: printable and of a sensible length. */
 static bool copy_name(const char *from, char *to, size_t bytes)
 {
     size_t n = from ? strnlen(from, 256) : 256;
@@ -138,8 +138,8 @@ static bool is_code(void *address)
     return c.found;
 }
 
-/* A table of another version than its symbol says is too short, or has no functions where they should be. Not all
- * plug-ins have all of them: device memory, joined devices and attributes are not used. */
+/* Refuses a table of another version than its symbol says: it is too short, or has no functions where they should
+ * be. Not all plug-ins have all of them: device memory, joined devices and attributes are not used. */
 static kolo_status_t check_table(const kolo_plugin_t *plugin)
 {
     void *const *words = plugin->table;
@@ -280,8 +280,8 @@ static kolo_status_t find_table(kolo_plugin_t *plugin)
     return KOLO_OK;
 }
 
-/* A table that is too short is read beyond its end: objects are mapped in whole pages, and behind a table that
- * begins in one there is hardly ever nothing. */
+/* Loads a plug-in. A table that is too short is read beyond its end: objects are mapped in whole pages, and behind
+ * a table that begins in one there is hardly ever nothing. */
 kolo_status_t kolo_plugin_load(kolo_plugin_t *plugin, const char *file, int64_t timeout_ms)
 {
     char path[sizeof plugin->file];

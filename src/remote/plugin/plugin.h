@@ -53,7 +53,7 @@ struct kolo_plugin {
 };
 extern kolo_plugin_t kolo_plugin; /* once it is loaded */
 
-/* For version 10 and later: no profiler listens. */
+/* Takes the place of a profiler, for version 10 and later: none listens. */
 int kolo_plugin_no_profile(void **event, int type, void *parent, int64_t id, void *more);
 /* For the adaptors: what is in the table and in the properties of every version, though they are other types. */
 #define KOLO_PLUGIN_TAKE(plugin, t)                                                                                \
@@ -86,7 +86,7 @@ extern kolo_plugin_options_t kolo_plugin_options;
 /* ---- load.c ---- */
 /* Loads and asks `file` what it is. All errors name it. */
 kolo_status_t kolo_plugin_load(kolo_plugin_t *plugin, const char *file, int64_t timeout_ms);
-/* "it returned 3 (internal error)" and the like. */
+/* Fails with "it returned 3 (internal error)" and the like. */
 kolo_status_t kolo_plugin_fail(const kolo_plugin_t *plugin, int result, const char *call, const char *label);
 
 /* ---- end.c ---- */

@@ -78,7 +78,7 @@ static int wake_fds(const kolo_net_open_t *open, int fds[2])
     return 1;
 }
 
-/* Sooner while something moves, later while nothing does. */
+/* Sets the next look: sooner while something moves, later while nothing does. */
 static void arm(kolo_net_open_t *open)
 {
     open->wait_us = open->moved != open->moved_before ? FIRST_WAIT_US : KOLO_MIN(2 * open->wait_us, LAST_WAIT_US);
@@ -101,7 +101,7 @@ static kolo_status_t look(kolo_net_open_t *open)
     return KOLO_OK;
 }
 
-/* A plug-in registers memory for a connection: each end does, at its first request. */
+/* Notes the memory, which each end registers for its connection, at its first request. */
 static kolo_status_t enroll(kolo_net_open_t *open, void *memory, size_t bytes, bool peer_writes,
                             kolo_net_region_t **region)
 {

@@ -45,7 +45,7 @@ const char *kolo_sockets_device_name(int device)
     return interfaces[device].name;
 }
 
-/* One line of a small file, or "". */
+/* Reads one line of a small file, or "". */
 static void read_line(const char *path, char *line, int bytes)
 {
     FILE *f = fopen(path, "re");
@@ -135,7 +135,7 @@ static int wake_fds(const kolo_net_open_t *open, int fds[2])
     return 1;
 }
 
-/* What has happened until now is found by the sleeper's last poll. */
+/* Forgets what has happened until now: the sleeper's last poll finds it. */
 static void arm(kolo_net_open_t *open)
 {
     struct epoll_event events[16];

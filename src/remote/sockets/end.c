@@ -113,7 +113,7 @@ static void hang_up_all(kolo_net_end_t *end)
     hang_up(&end->offers);
 }
 
-/* What the kernel has got so far counts. */
+/* Hangs up; what the kernel has got so far counts. */
 void kolo_sockets_revoke(kolo_net_end_t *end)
 {
     if (end->revoked) return;

@@ -79,7 +79,7 @@ uint32_t kolo_sockets_parts(uint32_t total, uint32_t sockets)
     return total < KOLO_SOCKETS_SPLIT ? 1 : sockets;
 }
 
-/* All parts but the last one are a multiple of 64 bytes. */
+/* Returns where part i begins; all parts but the last one are a multiple of 64 bytes. */
 uint32_t kolo_sockets_part_at(uint32_t total, uint32_t parts, uint32_t i)
 {
     uint32_t each = (total / parts + 63u) / 64u * 64u;

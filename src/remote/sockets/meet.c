@@ -43,7 +43,7 @@ static void is_up(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
               end->peer.device, end->nsockets);
 }
 
-/* 1: all of `want` is there; 0: not yet; -1: the other end has gone (errno). */
+/* Returns 1: all of `want` is there; 0: not yet; -1: the other end has gone (errno). */
 static int read_up_to(int fd, uint8_t *at, uint32_t *got, uint32_t want)
 {
     while (*got < want) {
@@ -57,7 +57,7 @@ static int read_up_to(int fd, uint8_t *at, uint32_t *got, uint32_t want)
     return 1;
 }
 
-/* The first bytes of a socket always find room. */
+/* Sends the first bytes of a socket, which always find room. */
 static bool say(int fd, const void *bytes, size_t n)
 {
     ssize_t sent;
@@ -168,7 +168,7 @@ static kolo_sockets_sock_t *claimed(kolo_net_open_t *open, const kolo_claim_t *c
     return NULL;
 }
 
-/* A caller has said its hello: it is let in, or not. Either way it is none any more. */
+/* Lets a caller in that has said its hello, or not. Either way it is none any more. */
 static void judge(kolo_net_open_t *open, kolo_sockets_caller_t *caller)
 {
     uint8_t verdict[KOLO_VERDICT_BYTES];
@@ -200,7 +200,7 @@ static bool begin(kolo_sockets_caller_t *caller, int fd)
            say(fd, caller->greeting, sizeof caller->greeting);
 }
 
-/* Where the next caller goes: where the one was that has been silent longest, if there is no room. */
+/* Returns where the next caller goes: where the one was that has been silent longest, if there is no room. */
 static kolo_sockets_caller_t *find_room(kolo_net_open_t *open)
 {
     if (open->ncallers < KOLO_SOCKETS_PENDING) return &open->callers[open->ncallers];

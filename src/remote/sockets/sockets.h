@@ -34,7 +34,7 @@ typedef struct {
     char device[16];
 } kolo_sockets_hello_t;
 void kolo_sockets_hello_encode(const kolo_sockets_hello_t *hello, bool reads, kolo_net_hello_t *out);
-/* reads: it is to be a reader's. */
+/* Decodes a hello. reads: it is to be a reader's. */
 kolo_status_t kolo_sockets_hello_decode(const kolo_net_hello_t *in, bool reads, kolo_sockets_hello_t *out);
 
 typedef struct { /* before each part of a message */
@@ -49,8 +49,8 @@ typedef struct {
 } kolo_sockets_offer_t;
 void kolo_sockets_offer_encode(const kolo_sockets_offer_t *offer, uint8_t out[KOLO_SOCKETS_RECORD]);
 kolo_sockets_offer_t kolo_sockets_offer_decode(const uint8_t in[KOLO_SOCKETS_RECORD]);
-/* How a message of `total` bytes is cut for `sockets` data sockets: how many parts, and which bytes part i is. Part
- * i of request r takes data socket (r + i) % sockets. */
+/* Says how a message of `total` bytes is cut for `sockets` data sockets: into how many parts, and which bytes part
+ * i is. Part i of request r takes data socket (r + i) % sockets. */
 uint32_t kolo_sockets_parts(uint32_t total, uint32_t sockets);
 uint32_t kolo_sockets_part_at(uint32_t total, uint32_t parts, uint32_t i);
 
@@ -151,7 +151,7 @@ kolo_status_t kolo_sockets_irecv(kolo_net_end_t *end, void *data, uint32_t bytes
 kolo_status_t kolo_sockets_push(kolo_net_end_t *end);
 kolo_status_t kolo_sockets_test(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n);
 kolo_status_t kolo_sockets_receive(kolo_net_end_t *end);
-/* Writer: looks how far the other side has what was sent. */
+/* Looks, as the writer, how far the other side has what was sent. */
 void kolo_sockets_ask(kolo_net_end_t *end);
 kolo_status_t kolo_sockets_fail(const kolo_net_end_t *end, int err, const char *what);
 

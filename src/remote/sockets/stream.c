@@ -85,7 +85,7 @@ kolo_status_t kolo_sockets_isend(kolo_net_end_t *end, const void *data, uint32_t
     return KOLO_OK;
 }
 
-/* The part of the request for data socket `index`; false: there is no such part. */
+/* Finds the part of the request for data socket `index`; false: there is no such part. */
 static bool part_for(const kolo_net_end_t *end, uint32_t index, uint64_t request, kolo_sockets_part_t *part,
                      struct iovec *bytes)
 {
@@ -99,7 +99,7 @@ static bool part_for(const kolo_net_end_t *end, uint32_t index, uint64_t request
     return true;
 }
 
-/* What is to go next: records and parts in turn, without the bytes that have gone already. */
+/* Gathers what is to go next: records and parts in turn, without the bytes that have gone already. */
 static int gather(const kolo_net_end_t *end, uint32_t index, uint8_t records[][KOLO_SOCKETS_RECORD],
                   struct iovec *iov)
 {
@@ -235,7 +235,7 @@ static void part_is_there(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
     sock->within = false;
 }
 
-/* A record has come: it must announce a part that is due on this socket. */
+/* Takes a record, which must announce a part that is due on this socket. */
 static kolo_status_t begin_part(kolo_net_end_t *end, uint32_t index)
 {
     kolo_sockets_sock_t *sock = &end->data[index];
@@ -277,7 +277,7 @@ static kolo_status_t take_bytes(kolo_net_end_t *end, uint32_t index, size_t n)
     return begin_part(end, index);
 }
 
-/* One call takes the rest of a part and the record behind it. */
+/* Receives, with one call, the rest of a part and the record behind it. */
 static kolo_status_t receive_on(kolo_net_end_t *end, uint32_t index)
 {
     kolo_sockets_sock_t *sock = &end->data[index];
@@ -328,7 +328,7 @@ kolo_status_t kolo_sockets_push(kolo_net_end_t *end)
     return end->reads ? send_offers(end) : send_data(end);
 }
 
-/* What came before a failure counts; the failure is reported when there is nothing else. */
+/* Reports what came before a failure; the failure when there is nothing else. */
 kolo_status_t kolo_sockets_test(kolo_net_end_t *end, kolo_net_done_t *done, int most, int *n)
 {
     if (!end->revoked && end->status == KOLO_OK) {

@@ -11,7 +11,7 @@ extern const kolo_wire_ops_t kolo_wire_cma;
 
 kolo_status_t kolo_cma_fill_card(kolo_peer_card_t *card);
 bool kolo_cma_may_copy(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *peer);
-/* Tried with the process that is `pid` here and announced `card`; *why says what stood in the way. */
+/* Tries a copy with the process that is `pid` here and announced `card`; *why says what stood in the way. */
 bool kolo_cma_permitted(int pid, const kolo_peer_card_t *card, const char **why);
 /* Copies to that address of the peer's process, which has said that this rank may write there. */
 kolo_status_t kolo_cma_put(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer, uint64_t theirs, const void *mine,

@@ -12,8 +12,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* A process that was killed has no memory any more long before the system says that it has ended, by whatever sign
- * there is; and nothing else makes ESRCH of a process that was met at set-up. */
+/* Fails for a copy that the system refused. ESRCH of a process that was met at set-up means that it was killed: its
+ * memory goes long before the system says that it has ended. */
 static kolo_status_t say_refused(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer, size_t bytes, bool write, int err)
 {
     (void)kolo_control_look(peer);
@@ -31,7 +31,7 @@ static kolo_status_t say_refused(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer
                            peer->pid);
 }
 
-/* One call, maybe for less than was asked for; never more than keeps a rank that fails waiting for long. */
+/* Makes one call, maybe for less than was asked for; never for so much that a rank that fails waits for long. */
 static kolo_status_t copy_some(kolo_wire_ctx_t *ctx, kolo_control_peer_t *peer, kolo_ref_copy_t *copy)
 {
     struct iovec here = {copy->mine, KOLO_MIN(copy->left, KOLO_REF_PIECE)};

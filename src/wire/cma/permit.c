@@ -26,7 +26,7 @@ kolo_status_t kolo_cma_fill_card(kolo_peer_card_t *card)
     return KOLO_OK;
 }
 
-/* Nothing is written: an empty list is refused by a filter of system calls like any other. The permission to write
+/* Writes nothing: an empty list is refused by a filter of system calls like any other, and the permission to write
  * is otherwise that to read. */
 static const char *try_write(int pid)
 {

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "wire/mapped.h"
 
-/* The cards cannot tell whether copies are permitted; rx_setup does. */
+/* Tells whether the cards allow it; whether copies are permitted they cannot say: rx_setup does. */
 static bool can_connect(const struct kolo_wire_ctx *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)
 {
     (void)ctx;

@@ -30,7 +30,7 @@ static kolo_status_t tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_car
     return kolo_mapped_tx_setup(ctx, tx, &kolo_local_memory, card);
 }
 
-/* The ranks of a process meet by control pages as well. */
+/* Puts the control page on the card: the ranks of a process meet by it as well. */
 static kolo_status_t fill_card(kolo_peer_card_t *card)
 {
     (void)card;

@@ -27,7 +27,7 @@ static kolo_status_t watch(kolo_net_conn_t *conn, kolo_wire_ctx_t *ctx)
     return KOLO_OK;
 }
 
-/* Those rails that the reader has not lost meanwhile, or had made anew. */
+/* Makes those rails ready that the reader has not lost meanwhile, or had made anew. */
 static kolo_status_t make_ready(kolo_net_conn_t *conn, const kolo_net_hello_t *hellos)
 {
     for (uint32_t i = 0; i < conn->nrails; i++) {

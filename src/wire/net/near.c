@@ -20,7 +20,7 @@ static int find_node(const kolo_topo_t *topo, const kolo_net_device_t *device)
     return node;
 }
 
-/* From the closest of the cores; far away when the topology does not know one of both. */
+/* Returns the distance from the closest of the cores; far away when the topology does not know one of both. */
 static kolo_distance_t distance_from(const kolo_topo_t *topo, const cpu_set_t *cores, int node)
 {
     kolo_distance_t best = KOLO_DISTANCE_NETWORK;

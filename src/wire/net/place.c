@@ -19,7 +19,7 @@ void kolo_net_place_clear(kolo_net_place_t *place)
     *place = (kolo_net_place_t){0};
 }
 
-/* What the rail's device knows the range as; NULL: it cannot. */
+/* Returns what the rail's device knows the range as; NULL: it cannot. */
 static kolo_net_region_t *region_of(kolo_net_conn_t *conn, const kolo_net_rail_t *rail, kolo_mem_range_t *range)
 {
     void *handle;
@@ -27,7 +27,7 @@ static kolo_net_region_t *region_of(kolo_net_conn_t *conn, const kolo_net_rail_t
                                                                                                      : NULL;
 }
 
-/* Registered memory that the connection's first device has or can be given. */
+/* Finds registered memory that the connection's first device has or can be given. */
 static bool find(kolo_net_conn_t *conn, const void *data, uint32_t bytes, kolo_net_place_t *place)
 {
     kolo_mem_range_t *range = bytes < PLACE_LEAST ? NULL : kolo_mem_range_find(data, bytes);
@@ -142,7 +142,8 @@ void kolo_net_rx_expect(kolo_rx_t *rx, uint32_t ahead, void *data, uint32_t byte
         kolo_net_place_clear(&found);
 }
 
-/* What has come stays readable in its slots; what may still come has nowhere to go any more. */
+/* Takes the invitation back: what has come stays readable in its slots, what may still come has nowhere to go any
+ * more. */
 void kolo_net_rx_unexpect(kolo_rx_t *rx)
 {
     kolo_net_conn_t *conn = rx->priv;

@@ -72,8 +72,8 @@ static kolo_status_t send_slot(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uin
     return KOLO_OK;
 }
 
-/* An offer for what has come may be left over: the reader has lost the rail, asked for the slot on another one and
- * got it there, and its word about the rail is still under way. */
+/* Returns KOLO_IN_PROGRESS for an offer of what has come: the reader has lost the rail, asked for the slot on
+ * another one and got it there, and its word about the rail is still under way. Fails when that takes too long. */
 static kolo_status_t left_over(const kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t slot)
 {
     if (conn->nrails > 1 && rail->left_over_ns == 0) rail->left_over_ns = kolo_deadline_ms(LEFT_OVER_MS);
@@ -83,7 +83,7 @@ static kolo_status_t left_over(const kolo_net_conn_t *conn, kolo_net_rail_t *rai
                      (unsigned long long)conn->tx->end.next);
 }
 
-/* May the slot of the next offer be sent? The offer is the peer's word. */
+/* Checks whether the slot of the next offer may be sent. The offer is the peer's word. */
 static kolo_status_t next_offer(const kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t slot)
 {
     const kolo_tx_t *tx = conn->tx;
@@ -101,7 +101,7 @@ static kolo_status_t next_offer(const kolo_net_conn_t *conn, kolo_net_rail_t *ra
     return left_over(conn, rail, slot);
 }
 
-/* After a loss a slot that is due may be offered behind one that cannot be sent yet, and which waits for it. */
+/* Tells whether `slot` keeps one that is due, and was offered behind it, as after a loss, from being sent. */
 static bool is_in_the_way(const kolo_net_conn_t *conn, uint64_t slot)
 {
     for (uint64_t s = conn->freed; conn->reordered && (int64_t)(s - slot) < 0 && s != conn->tx->end.next; s++)
@@ -151,7 +151,7 @@ static kolo_status_t send_slots(kolo_net_conn_t *conn, uint32_t index)
     return conn->ops->push(conn->rails[index].end);
 }
 
-/* The memory of messages that are done is the caller's again. */
+/* Gives the memory of messages that are done back to the caller. */
 void kolo_net_free_slots(kolo_net_conn_t *conn)
 {
     const kolo_tx_t *tx = conn->tx;
@@ -164,7 +164,7 @@ void kolo_net_free_slots(kolo_net_conn_t *conn)
     if (before != conn->freed) atomic_store_explicit(&conn->head->consumed, conn->freed, memory_order_release);
 }
 
-/* All of a rail up to the last one that is done. */
+/* Marks all of a rail up to the last one that is done. */
 static void mark_done(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t last)
 {
     for (; rail->done <= last && rail->done < rail->requests; rail->done++) {
@@ -177,7 +177,8 @@ static void mark_done(kolo_net_conn_t *conn, kolo_net_rail_t *rail, uint64_t las
 
 /* ---- reader ---- */
 
-/* A slot whose payload lies elsewhere is shown when it is the current one: only then has rx->direct a meaning. */
+/* Shows what has come. A slot whose payload lies elsewhere is shown when it is the current one: only then has
+ * rx->direct a meaning. */
 static void show(kolo_net_conn_t *conn)
 {
     kolo_rx_t *rx = conn->rx;
@@ -252,9 +253,9 @@ kolo_status_t kolo_net_offer(kolo_net_conn_t *conn, uint32_t index, uint64_t slo
     return KOLO_OK;
 }
 
-/* Are the free slots to be offered now? After a long message when they are a quarter of the queue. An offer costs
- * as much as a short message, so after such a one only when the writer has less than half a queue left, and then
- * all of them at once. When nothing has come for a while, always: a writer may count on all slots. */
+/* Tells whether the free slots are to be offered now. After a long message when they are a quarter of the queue. An
+ * offer costs as much as a short message, so after such a one only when the writer has less than half a queue left,
+ * and then all of them at once. When nothing has come for a while, always: a writer may count on all slots. */
 static bool offers_are_due(const kolo_net_conn_t *conn, uint64_t free_slots)
 {
     uint32_t depth = conn->rx->end.depth;
@@ -318,7 +319,7 @@ static kolo_status_t pump_rails(kolo_net_conn_t *conn)
     return KOLO_OK;
 }
 
-/* A lazy writer gets ready for its first slot. */
+/* Gets a lazy writer ready for its first slot. */
 static kolo_status_t pump_ready(kolo_net_conn_t *conn)
 {
     if (!conn->ready && conn->tx && conn->tx->end.next != conn->freed) KOLO_TRY(kolo_net_tx_ready(conn));
@@ -327,7 +328,7 @@ static kolo_status_t pump_ready(kolo_net_conn_t *conn)
 
 /* ---- all connections ---- */
 
-/* An error on the network may be the other side's farewell, seen from here first. */
+/* Ends the connection. An error on the network may be the other side's farewell, seen from here first. */
 void kolo_net_conn_broke(kolo_net_conn_t *conn, kolo_status_t status)
 {
     char text[KOLO_ERROR_TEXT_BYTES];
@@ -345,7 +346,7 @@ static void pump_conn(kolo_net_conn_t *conn)
     if (status != KOLO_OK) kolo_net_conn_broke(conn, status);
 }
 
-/* What devices tell by themselves. */
+/* Reads what devices tell by themselves. */
 static kolo_status_t look_at_devices(kolo_net_conn_t *conn)
 {
     for (uint32_t i = 0; i < conn->nrails; i++) {
@@ -378,7 +379,8 @@ kolo_status_t kolo_net_step(void *arg)
     return failed ? report(failed) : KOLO_OK;
 }
 
-/* A waiter polls before it asks: what this call itself has moved counts first, its failure with the next call. */
+/* Moves what can be moved before it fails: a waiter polls before it asks, so what this call has moved counts first,
+ * its failure with the next call. */
 kolo_status_t kolo_net_conn_check(kolo_net_conn_t *conn)
 {
     kolo_status_t before = conn->status;

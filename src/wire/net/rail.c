@@ -79,7 +79,7 @@ void kolo_net_rail_free(kolo_net_conn_t *conn, kolo_net_rail_t *rail)
 
 /* ---- choosing ---- */
 
-/* Those that a lazy writer has yet to make ready are as good as up. */
+/* Counts the rails that are up; those that a lazy writer has yet to make ready are as good as up. */
 static uint32_t count_up(const kolo_net_conn_t *conn)
 {
     uint32_t n = 0;
@@ -120,7 +120,7 @@ bool kolo_net_send_note(kolo_net_conn_t *conn, const kolo_net_note_t *note)
     return n == (ssize_t)sizeof bytes;
 }
 
-/* A note that does not go out leaves the two sides with different views. */
+/* Sends a note. One that does not go out leaves the two sides with different views, so the connection fails. */
 static void tell(kolo_net_conn_t *conn, const kolo_net_note_t *note)
 {
     if (conn->status == KOLO_OK && !kolo_net_send_note(conn, note))
@@ -129,8 +129,8 @@ static void tell(kolo_net_conn_t *conn, const kolo_net_note_t *note)
 
 /* ---- losing ---- */
 
-/* On a rail that is up; whatever fails is the fault of the rail that was chosen. One that is lost here has its
- * slots offered anew, and this may be one of them. */
+/* Offers a slot on a rail that is up; whatever fails is the fault of the rail that was chosen. One that is lost
+ * here has its slots offered anew, and this may be one of them. */
 void kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot)
 {
     uint8_t *state = &conn->states[slot & conn->rx->end.mask];
@@ -253,7 +253,7 @@ static void answer(kolo_net_conn_t *conn, const kolo_net_note_t *open)
 
 /* ---- what the peer says ---- */
 
-/* Writer: what went by the rail and did not come is to be sent again. */
+/* Marks, as the writer, what went by the rail and did not come as to be sent again. */
 static void settle(kolo_net_conn_t *conn, const kolo_net_note_t *note)
 {
     const kolo_tx_t *tx = conn->tx;
@@ -268,8 +268,8 @@ static void settle(kolo_net_conn_t *conn, const kolo_net_note_t *note)
     kolo_net_free_slots(conn);
 }
 
-/* Lazy writer: the reader has lost the rail before this end was ready. Nothing has gone by it; it may be made
- * anew. */
+/* Forgets, as a lazy writer, a rail that the reader has lost before this end was ready. Nothing has gone by it; it
+ * may be made anew. */
 static void not_used(kolo_net_conn_t *conn, uint32_t index)
 {
     conn->ops->revoke(conn->rails[index].end);

@@ -27,7 +27,7 @@ static kolo_status_t fill_card(kolo_peer_card_t *card)
     return KOLO_OK;
 }
 
-/* Both must use the same provider, which is on their cards. */
+/* Compares the providers on both cards: both ends must use the same one. */
 static bool can_connect(const kolo_wire_ctx_t *ctx, const kolo_peer_card_t *a, const kolo_peer_card_t *b)
 {
     const char *why;
@@ -57,7 +57,7 @@ static size_t stride_of(const kolo_conn_spec_t *spec)
     return kolo_queue_stride(spec) + KOLO_NET_SLOT_EXTRA;
 }
 
-/* Fresh slots: none looks full before it is, wherever the numbers start. */
+/* Prepares fresh slots: none looks full before it is, wherever the numbers start. */
 static void prepare(kolo_net_conn_t *conn, const kolo_conn_spec_t *spec)
 {
     for (uint32_t i = 0; i < spec->depth; i++) {
@@ -68,7 +68,8 @@ static void prepare(kolo_net_conn_t *conn, const kolo_conn_spec_t *spec)
     }
 }
 
-/* The pages stay with this process: a child of fork() would take them from the card's sight by writing to them. */
+/* Makes slots whose pages stay with this process: a child of fork() would take them from the card's sight by
+ * writing to them. */
 static kolo_status_t make_slots(kolo_net_conn_t *conn, const kolo_conn_spec_t *spec)
 {
     conn->slots_bytes =
@@ -106,7 +107,7 @@ static kolo_status_t make_rails(kolo_net_conn_t *conn, const kolo_conn_spec_t *s
     return KOLO_OK;
 }
 
-/* What the connection has cost its card, for whoever tunes (and tests/vm, which counts). */
+/* Logs what the connection has cost its card, for whoever tunes (and tests/vm, which counts). */
 static void log_counts(const kolo_net_conn_t *conn)
 {
     const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
@@ -218,7 +219,7 @@ static void rx_fini(kolo_rx_t *rx)
     rx->priv = NULL;
 }
 
-/* All of it is locked in memory from the start. */
+/* Returns how much memory the connection has, all of it locked from the start. */
 static size_t conn_memory(const kolo_net_conn_t *conn)
 {
     return conn ? sizeof *conn + sizeof *conn->head + conn->slots_bytes : 0;

@@ -40,7 +40,7 @@ static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_net_state_t **result)
     return KOLO_OK;
 }
 
-/* A registered range, for one device: peers may write where an offer points. */
+/* Registers a range with one device: peers may write where an offer points. */
 static kolo_status_t pin(void *arg, void *memory, size_t bytes, void **handle)
 {
     const kolo_net_device_state_t *d = arg;
@@ -97,7 +97,7 @@ static kolo_status_t open_device(kolo_net_state_t *state, int device)
     return KOLO_OK;
 }
 
-/* How many rails a connection has here, and on which devices. */
+/* Chooses how many rails a connection has here, and on which devices. */
 static void choose_devices(const kolo_net_state_t *state, kolo_net_conn_t *conn, uint32_t lane)
 {
     uint32_t cards = (uint32_t)KOLO_MIN(kolo_net_options.nics, (int64_t)state->ndevices);

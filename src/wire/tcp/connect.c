@@ -43,7 +43,7 @@ static kolo_status_t state_get(kolo_wire_ctx_t *ctx, kolo_tcp_state_t **result)
     return KOLO_OK;
 }
 
-/* The last connection frees it; a context without connections has no step. */
+/* Frees the state with its last connection; a context without connections has no step. */
 static void state_put(kolo_tcp_state_t *state)
 {
     kolo_wire_ctx_t *ctx = state->ctx;
@@ -66,7 +66,7 @@ static kolo_status_t epoll_add(kolo_tcp_state_t *state, kolo_tcp_sock_t *sock)
     return KOLO_OK;
 }
 
-/* Many sockets: from now on epoll says which of them are worth a system call. */
+/* Has epoll say from now on which of many sockets are worth a system call. */
 static kolo_status_t epoll_start(kolo_tcp_state_t *state)
 {
     state->epoll_fd = kolo_fd_own(epoll_create1(EPOLL_CLOEXEC));
@@ -220,7 +220,7 @@ bool kolo_tcp_rx_can_connect(kolo_wire_ctx_t *ctx, const kolo_rx_t *rx, const ko
 
 /* ---- the end ---- */
 
-/* The farewell says that nothing was cut off: not sent when a frame is half written or still waits. */
+/* Sends the farewell, which says that nothing was cut off: not when a frame is half written or still waits. */
 static void say_farewell(const kolo_tcp_conn_t *conn, kolo_tcp_sock_t *sock, bool in_order)
 {
     uint8_t bytes[KOLO_TCP_FRAME_BYTES];

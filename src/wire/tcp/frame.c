@@ -50,7 +50,7 @@ static bool slot_free(const kolo_tcp_stream_t *s, uint64_t slot)
     return (int64_t)(consumed(rx) + rx->end.depth - slot) > 0;
 }
 
-/* A patient reader will name an address for this payload once it gets to the slot. */
+/* Tells whether a patient reader will name an address for this payload once it gets to the slot. */
 static bool held(const kolo_tcp_stream_t *s)
 {
     return s->in_payload && s->sink->patient && s->done == 0 && s->frame.bytes >= KOLO_TCP_LARGE_BYTES &&
@@ -76,7 +76,7 @@ static kolo_status_t check_frame(const kolo_tcp_stream_t *s, const kolo_tcp_fram
     return KOLO_OK;
 }
 
-/* Mixed streams: may the frame's slot be filled now? */
+/* Tells, for mixed streams, whether the frame's slot may be filled now. */
 static kolo_status_t place_mixed(kolo_tcp_stream_t *s, const kolo_tcp_frame_t *f, bool *now)
 {
     const kolo_rx_t *rx = s->sink->rx;

@@ -59,13 +59,13 @@ typedef struct {
 
 /* Takes apart what is in the buffer, as far as slots are free. */
 kolo_status_t kolo_tcp_stream_parse(kolo_tcp_stream_t *stream);
-/* Where to receive next: fills iov[0..return value); 0 = nothing may be received now. Call after parse. */
+/* Says where to receive next: fills iov[0..return value); 0 = nothing may be received now. Call after parse. */
 int kolo_tcp_stream_want(kolo_tcp_stream_t *stream, struct iovec iov[2]);
-/* `bytes` > 0 came into what want() named. KOLO_ERR_PROTOCOL with a message for bytes that make no sense. */
+/* Takes `bytes` > 0 that came into what want() named; KOLO_ERR_PROTOCOL if they make no sense. */
 kolo_status_t kolo_tcp_stream_got(kolo_tcp_stream_t *stream, size_t bytes);
-/* Is the stream between two frames, with nothing left over? */
+/* Tells whether the stream is between two frames, with nothing left over. */
 bool kolo_tcp_stream_idle(const kolo_tcp_stream_t *stream);
-/* The reader names, or takes back, the address for the payload of slot rx->end.next. */
+/* Takes the reader's address for the payload of slot rx->end.next, or takes it back. */
 void kolo_tcp_stream_expect(kolo_tcp_stream_t *stream, void *data, uint32_t bytes);
 void kolo_tcp_stream_unexpect(kolo_tcp_stream_t *stream);
 

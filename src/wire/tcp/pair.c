@@ -28,7 +28,7 @@ static bool are_mates(const kolo_conn_spec_t *a, const kolo_conn_spec_t *b)
     return a->lane == b->lane && a->writer == b->reader && a->reader == b->writer;
 }
 
-/* What fits one segment with its header; the reader's own is only a guess of the writer's. */
+/* Returns what fits one segment with its header; the reader's own is only a guess of the writer's. */
 static uint32_t carried_bytes(const kolo_tcp_conn_t *carrier)
 {
     int mss = 0;
@@ -95,7 +95,8 @@ void kolo_tcp_unpair(kolo_tcp_conn_t *conn)
     carrier->mate = mate->mate = NULL;
 }
 
-/* Slots ascend on each socket, so one that stands at a later slot than the reader does not bring the reader's. */
+/* Compares where sockets and reader stand: slots ascend on each socket, so one at a later slot than the reader does
+ * not bring the reader's. */
 kolo_status_t kolo_tcp_check_order(const kolo_tcp_conn_t *conn)
 {
     const kolo_tcp_conn_t *carrier = conn->carried_bytes > 0 ? conn->mate : NULL;

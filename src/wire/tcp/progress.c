@@ -69,7 +69,8 @@ static kolo_status_t reader_gone(kolo_tcp_conn_t *conn, const kolo_tcp_stream_t 
                                             "the connection ended without farewell; its process has probably died");
 }
 
-/* All sockets have ended: in good order once all slots have come, the last ones perhaps by the carrier. */
+/* Ends the connection, all of whose sockets have ended: in good order once all slots have come, the last ones
+ * perhaps by the carrier. */
 static kolo_status_t writer_gone(kolo_tcp_conn_t *conn)
 {
     const kolo_tcp_conn_t *carrier = conn->mate;
@@ -89,7 +90,7 @@ static bool all_ended(const kolo_tcp_conn_t *conn)
     return true;
 }
 
-/* A farewell counts once all sockets have brought theirs: until then another one may still carry slots. */
+/* Counts a farewell once all sockets have brought theirs: until then another one may still carry slots. */
 static kolo_status_t stream_end(kolo_tcp_conn_t *conn, kolo_tcp_sock_t *sock, const kolo_tcp_stream_t *stream)
 {
     if (conn->tx) return reader_gone(conn, stream);
@@ -116,9 +117,9 @@ bool kolo_tcp_take_peeked(kolo_tcp_sock_t *sock)
     return true;
 }
 
-/* A read that empties the socket may send an acknowledgement before it returns, which takes as long as the message
- * did. So a message that comes after silence is peeked at first and taken with the next look: an answer that goes
- * out meanwhile has carried the acknowledgement, or nobody waits for it any more. */
+/* Reads from a socket. A read that empties it may send an acknowledgement before it returns, which takes as long as
+ * the message did. So a message that comes after silence is peeked at first and taken with the next look: an answer
+ * that goes out meanwhile has carried the acknowledgement, or nobody waits for it any more. */
 static kolo_status_t receive(kolo_tcp_conn_t *conn, kolo_tcp_sock_t *sock, kolo_tcp_stream_t *stream)
 {
     struct iovec iov[2];
@@ -227,7 +228,7 @@ static void pump_in(kolo_tcp_conn_t *conn)
     if (is_alive(conn) && read_all(conn) != KOLO_OK) note_failure(conn);
 }
 
-/* What is posted goes out before anything else. A step that has written does not read as well: who waits for the
+/* Writes what is posted before anything else. A step that has written does not read as well: who waits for the
  * writing alone goes on at once, who waits for an answer comes again. */
 kolo_status_t kolo_tcp_step(void *arg)
 {
@@ -244,7 +245,7 @@ kolo_status_t kolo_tcp_step(void *arg)
     return failed ? report(failed) : KOLO_OK;
 }
 
-/* Small frames that nobody takes stand before the farewell or the end of the reader: the kernel knows of it. */
+/* Asks the kernel whether the other end has closed: small frames that nobody takes stand before its farewell. */
 static void look_behind(kolo_tcp_conn_t *conn)
 {
     struct iovec iov[2];
@@ -254,7 +255,8 @@ static void look_behind(kolo_tcp_conn_t *conn)
     kolo_tcp_conn_fail(conn, KOLO_ERR_REMOTE, "has closed the connection, and messages from it were not read");
 }
 
-/* A waiter polls before it asks: what this call itself has moved counts first, its failure with the next call. */
+/* Moves what can be moved before it fails: a waiter polls before it asks, so what this call has moved counts first,
+ * its failure with the next call. */
 static kolo_status_t check_conn(kolo_tcp_conn_t *conn)
 {
     kolo_status_t before = conn->status;

@@ -176,7 +176,8 @@ static void rx_fini(kolo_rx_t *rx)
     rx->priv = NULL;
 }
 
-/* Slots that were never used have no pages yet, nor has the buffer of a stream that brings a farewell at most. */
+/* Returns how much memory the connection has: slots that were never used have no pages yet, nor has the buffer of a
+ * stream that brings a farewell at most. */
 static size_t conn_memory(const kolo_tcp_conn_t *conn, uint64_t used, size_t stride, uint32_t depth)
 {
     if (!conn) return 0;

@@ -98,7 +98,7 @@ typedef struct {
     uint64_t nonce;
 } kolo_tcp_card_t;
 void kolo_tcp_card_encode(kolo_wire_card_t *card, uint32_t sockets, uint64_t nonce);
-/* KOLO_ERR_PROTOCOL for a card that is not one. */
+/* Decodes a card; KOLO_ERR_PROTOCOL for one that is none. */
 kolo_status_t kolo_tcp_card_decode(const kolo_wire_card_t *card, int peer, kolo_tcp_card_t *out);
 
 /* ---- connect.c ---- */
@@ -117,7 +117,7 @@ const char *kolo_tcp_host_name(const kolo_wire_ctx_t *ctx, int rank);
 /* Finds the connection's mate among those of its context, if it is there already. */
 void kolo_tcp_pair(kolo_tcp_conn_t *conn);
 void kolo_tcp_unpair(kolo_tcp_conn_t *conn);
-/* KOLO_ERR_PROTOCOL if no socket can bring the slot that the reader is at any more. */
+/* Fails with KOLO_ERR_PROTOCOL if no socket can bring the slot that the reader is at any more. */
 kolo_status_t kolo_tcp_check_order(const kolo_tcp_conn_t *conn);
 /* Does `conn` carry small frames of its mate? */
 static inline bool kolo_tcp_is_carrier(const kolo_tcp_conn_t *conn)
@@ -134,7 +134,7 @@ bool kolo_tcp_unsent(kolo_tcp_conn_t *conn);
 /* ---- progress.c ---- */
 kolo_status_t kolo_tcp_conn_fail(kolo_tcp_conn_t *conn, kolo_status_t status, const char *fmt, ...)
     KOLO_PRINTF(3, 4);
-/* A call on a socket has failed with this errno. */
+/* Ends the connection after a call on a socket that has failed with this errno. */
 kolo_status_t kolo_tcp_conn_lost(kolo_tcp_conn_t *conn, int err, const char *what, uint64_t slot);
 kolo_status_t kolo_tcp_step(void *state);
 /* Takes out of the kernel what was peeked at. false: it is not there, the connection is broken. */

@@ -66,7 +66,7 @@ static inline void pair_fini(test_pair_t *p)
     kolo_waker_fini(&p->r.ctx.waker);
 }
 
-/* a[i] and b[i] are the two ends of a TCP connection over loopback. */
+/* Makes a[i] and b[i] the two ends of a TCP connection over loopback. */
 static inline void make_sockets(int *a, int *b, int n)
 {
     for (int i = 0; i < n; i++) {

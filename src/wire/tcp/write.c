@@ -31,7 +31,7 @@ static bool carrier_works(const kolo_tcp_conn_t *conn)
     return conn->carried_bytes > 0 && conn->mate->status == KOLO_OK && !conn->mate->closed;
 }
 
-/* Small frames go by the carrier, others round the sockets. */
+/* Chooses the socket: small frames go by the carrier, others round the sockets. */
 static void route(kolo_tcp_conn_t *conn)
 {
     const kolo_tx_t *tx = conn->tx;

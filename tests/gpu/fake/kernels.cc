@@ -9,11 +9,20 @@
 
 #include <sched.h>
 #include <string.h>
+#include <time.h>
 
 thread_local uint32_t kolo_block, kolo_blocks;
+
+// Polls of a block that waits. A hundred blocks that only yield would keep a core from the threads whose work they
+// wait for, minutes long where the scheduler sets back who yields: a long wait sleeps now and then.
 extern "C" void kolo_pause(void)
 {
-    sched_yield();
+    static thread_local uint32_t polls;
+    const struct timespec nap = {0, 50000};
+    if (++polls % 64 == 0)
+        nanosleep(&nap, nullptr);
+    else
+        sched_yield();
 }
 
 void (*kolo_cuda_tell)(const kolo_cuda_told_t *);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The fake driver's streams and events. A stream is a queue with a thread; each piece of work has a mark that tells
- * when it is done, and an event, a wait or the next piece holds on to marks. The legacy default stream waits for
+ * The fake driver's streams. A stream is a queue with a thread; each piece of work has a mark that tells when it is
+ * done, and an event (event.c), a wait or the next piece holds on to marks. The legacy default stream waits for
  * the blocking streams of its context and they for it, as the driver has it.
  */
 #include "stream.h"
@@ -11,7 +11,6 @@
 #include <time.h>
 
 static struct CUstream_st *streams;
-static struct CUevent_st *events;
 static pthread_key_t own_key; /* per-thread default streams */
 static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 
@@ -31,7 +30,7 @@ void fake_drop(mark_t *m)
 }
 
 /* Takes over a hold. */
-static void await(mark_t *m)
+void fake_await(mark_t *m)
 {
     if (!m) return;
     while (!m->done) pthread_cond_wait(&m->over, &fake_lock);
@@ -66,7 +65,7 @@ static void run(const work_t *w, int device)
     switch (w->kind) {
     case WAIT:
         pthread_mutex_lock(&fake_lock);
-        await(fake_hold(w->awaited));
+        fake_await(fake_hold(w->awaited));
         pthread_mutex_unlock(&fake_lock);
         break;
     case RECORD:
@@ -226,14 +225,6 @@ struct CUstream_st *fake_stream_locked(kolo_cu_stream_t handle, struct CUctx_st 
     return NULL;
 }
 
-struct CUevent_st *fake_event_locked(kolo_cu_event_t handle, const char *what)
-{
-    for (struct CUevent_st *e = events; e; e = e->next)
-        if (e == handle) return e;
-    fake_wrong(0, "%s: %p is no event, or was destroyed", what, (void *)handle);
-    return NULL;
-}
-
 /* ---- queueing; lock held ---- */
 
 mark_t *fake_push_one(struct CUstream_st *s, work_t work)
@@ -264,8 +255,7 @@ struct CUstream_st *fake_streams_locked(void)
     return streams;
 }
 
-/* NULL: it was captured. */
-static mark_t *push(struct CUstream_st *s, work_t work)
+mark_t *fake_push(struct CUstream_st *s, work_t work)
 {
     if (s->capture.graph) {
         fake_capture_work(s, &work);
@@ -285,7 +275,7 @@ kolo_cu_result_t fake_stream_launch(kolo_cu_stream_t stream, struct CUctx_st *ct
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     pthread_mutex_lock(&fake_lock);
     struct CUstream_st *s = fake_stream_locked(stream, ctx, "launch", &why);
-    if (s) push(s, (work_t){.kind = LAUNCH, .launch = launch});
+    if (s) fake_push(s, (work_t){.kind = LAUNCH, .launch = launch});
     pthread_mutex_unlock(&fake_lock);
     return why;
 }
@@ -300,7 +290,7 @@ kolo_cu_result_t cuMemsetD8Async(kolo_cu_ptr_t p, unsigned char value, size_t n,
     if (fake_usable_locked((uintptr_t)p, n, ctx->device, NULL, "memset")) {
         why = KOLO_CU_SUCCESS;
         struct CUstream_st *s = fake_stream_locked(stream, ctx, "memset", &why);
-        if (s) push(s, (work_t){.kind = SET, .to = (uintptr_t)p, .bytes = n, .value = value});
+        if (s) fake_push(s, (work_t){.kind = SET, .to = (uintptr_t)p, .bytes = n, .value = value});
     }
     pthread_mutex_unlock(&fake_lock);
     return why;
@@ -317,9 +307,10 @@ kolo_cu_result_t cuMemcpyAsync(kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t byte
         why = KOLO_CU_SUCCESS;
         struct CUstream_st *s = fake_stream_locked(stream, ctx, "copy", &why);
         mark_t *m = NULL;
-        if (s) m = push(s, (work_t){.kind = COPY, .to = (uintptr_t)to, .from = (uintptr_t)from, .bytes = bytes});
+        if (s)
+            m = fake_push(s, (work_t){.kind = COPY, .to = (uintptr_t)to, .from = (uintptr_t)from, .bytes = bytes});
         bool host = fake_is_host_locked((uintptr_t)to) && fake_is_host_locked((uintptr_t)from);
-        if (pageable_to || pageable_from || host) await(fake_hold(m)); /* the driver waits there, too */
+        if (pageable_to || pageable_from || host) fake_await(fake_hold(m)); /* the driver waits there, too */
     }
     pthread_mutex_unlock(&fake_lock);
     return why;
@@ -405,7 +396,7 @@ kolo_cu_result_t cuStreamSynchronize(kolo_cu_stream_t stream)
     pthread_mutex_lock(&fake_lock);
     struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamSynchronize", &why);
     if (s && s->capture.graph) why = FAKE_CAPTURE_UNSUPPORTED;
-    if (s) await(fake_hold(s->last));
+    if (s) fake_await(fake_hold(s->last));
     pthread_mutex_unlock(&fake_lock);
     /* It fails behind the work: nothing is queued any more that uses memory which the caller now frees. */
     return why || !fake_fails(__func__) ? why : FAKE_LAUNCH_FAILED;
@@ -449,7 +440,7 @@ static kolo_cu_result_t push_word(kolo_cu_stream_t stream, struct CUctx_st *ctx,
     if (work->kind == CALL || fake_usable_locked(work->to, work->bytes, ctx->device, NULL, "a word")) {
         why = KOLO_CU_SUCCESS;
         struct CUstream_st *s = fake_stream_locked(stream, ctx, "a word or a call", &why);
-        if (s) push(s, *work);
+        if (s) fake_push(s, *work);
     }
     pthread_mutex_unlock(&fake_lock);
     return why;
@@ -489,108 +480,7 @@ kolo_cu_result_t cuCtxSynchronize(void)
     int n = 0;
     for (struct CUstream_st *s = streams; s && n < 1024; s = s->next)
         if (s->ctx == ctx && s->last) marks[n++] = fake_hold(s->last);
-    for (int i = 0; i < n; i++) await(marks[i]);
+    for (int i = 0; i < n; i++) fake_await(marks[i]);
     pthread_mutex_unlock(&fake_lock);
     return KOLO_CU_SUCCESS;
-}
-
-/* ---- exported: events ---- */
-
-kolo_cu_result_t cuEventCreate(kolo_cu_event_t *event, unsigned flags)
-{
-    FAKE_CONTEXT(ctx);
-    if (flags & ~7u) return fake_wrong(FAKE_INVALID_VALUE, "cuEventCreate(%u)", flags);
-    struct CUevent_st *e = calloc(1, sizeof *e);
-    if (!e) abort();
-    e->ctx = ctx;
-    e->timing = !(flags & KOLO_CU_EVENT_NO_TIMING);
-    pthread_mutex_lock(&fake_lock);
-    e->next = events;
-    events = e;
-    pthread_mutex_unlock(&fake_lock);
-    *event = e;
-    return KOLO_CU_SUCCESS;
-}
-
-kolo_cu_result_t cuEventRecord(kolo_cu_event_t event, kolo_cu_stream_t stream)
-{
-    FAKE_CONTEXT(ctx);
-    kolo_cu_result_t why = FAKE_INVALID_HANDLE;
-    pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *e = fake_event_locked(event, "cuEventRecord");
-    if (e && e->ctx != ctx) {
-        fake_wrong(0, "cuEventRecord: the event belongs to device %d, the stream to %d", e->ctx->device,
-                   ctx->device);
-    } else if (e) {
-        why = KOLO_CU_SUCCESS;
-        struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuEventRecord", &why);
-        if (s) {
-            e->capture = s->capture;
-            mark_t *mark = s->capture.graph ? NULL : fake_hold(push(s, (work_t){.kind = RECORD}));
-            fake_drop(e->mark);
-            e->mark = mark;
-        }
-    }
-    pthread_mutex_unlock(&fake_lock);
-    return why;
-}
-
-kolo_cu_result_t cuEventQuery(kolo_cu_event_t event)
-{
-    FAKE_READY();
-    pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *e = fake_event_locked(event, "cuEventQuery");
-    kolo_cu_result_t r = !e                 ? FAKE_INVALID_HANDLE
-                         : e->capture.graph ? fake_wrong(FAKE_CAPTURED_EVENT, "cuEventQuery: recorded in a capture")
-                         : e->mark && !e->mark->done ? KOLO_CU_NOT_READY
-                                                     : KOLO_CU_SUCCESS;
-    pthread_mutex_unlock(&fake_lock);
-    return r;
-}
-
-kolo_cu_result_t cuEventSynchronize(kolo_cu_event_t event)
-{
-    FAKE_READY();
-    pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *e = fake_event_locked(event, "cuEventSynchronize");
-    if (e) await(fake_hold(e->mark));
-    pthread_mutex_unlock(&fake_lock);
-    return e ? KOLO_CU_SUCCESS : FAKE_INVALID_HANDLE;
-}
-
-kolo_cu_result_t cuEventElapsedTime_v2(float *ms, kolo_cu_event_t start, kolo_cu_event_t end)
-{
-    FAKE_READY();
-    kolo_cu_result_t r = FAKE_INVALID_HANDLE;
-    pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *a = fake_event_locked(start, "cuEventElapsedTime"),
-                      *b = fake_event_locked(end, "cuEventElapsedTime");
-    if (a && b && a->timing && b->timing && a->mark && b->mark) {
-        r = a->mark->done && b->mark->done ? KOLO_CU_SUCCESS : KOLO_CU_NOT_READY;
-        if (!r) *ms = (float)(((double)b->mark->ns - (double)a->mark->ns) / 1e6);
-    }
-    pthread_mutex_unlock(&fake_lock);
-    return r;
-}
-
-kolo_cu_result_t cuEventElapsedTime(float *ms, kolo_cu_event_t start, kolo_cu_event_t end)
-{
-    return cuEventElapsedTime_v2(ms, start, end);
-}
-
-kolo_cu_result_t cuEventDestroy_v2(kolo_cu_event_t event)
-{
-    FAKE_CONTEXT(ctx);
-    (void)ctx;
-    pthread_mutex_lock(&fake_lock);
-    struct CUevent_st *e = fake_event_locked(event, "cuEventDestroy");
-    for (struct CUevent_st **p = &events; e && *p; p = &(*p)->next) {
-        if (*p != e) continue;
-        *p = e->next;
-        fake_drop(e->mark);
-        free(e);
-        break;
-    }
-    pthread_mutex_unlock(&fake_lock);
-    return e ? KOLO_CU_SUCCESS : FAKE_INVALID_HANDLE;
 }

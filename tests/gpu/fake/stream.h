@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the fake driver's streams and graphs share. Lock held in all of it.
+ * What the fake driver's streams, events and graphs share. Lock held in all of it.
  */
 #ifndef KOLO_TESTS_GPU_FAKE_STREAM_H
 #define KOLO_TESTS_GPU_FAKE_STREAM_H
@@ -61,10 +61,13 @@ struct CUevent_st {
 
 mark_t *fake_hold(mark_t *m);
 void fake_drop(mark_t *m);
+void fake_await(mark_t *m); /* and lets go of it; NULL is done */
 struct CUstream_st *fake_stream_locked(kolo_cu_stream_t handle, struct CUctx_st *ctx, const char *what,
                                        kolo_cu_result_t *why);
 struct CUevent_st *fake_event_locked(kolo_cu_event_t handle, const char *what);
 struct CUstream_st *fake_new_stream_locked(struct CUctx_st *ctx, bool blocking);
+/* Queues work behind what the default streams have; NULL: it was captured. */
+mark_t *fake_push(struct CUstream_st *s, work_t work);
 /* Without a look at the default streams. */
 mark_t *fake_push_one(struct CUstream_st *s, work_t work);
 void fake_push_wait(struct CUstream_st *s, mark_t *m);

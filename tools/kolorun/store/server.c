@@ -9,6 +9,7 @@
 
 #if defined(KOLO_HAVE_MICROHTTPD) && defined(KOLO_HAVE_SODIUM)
 #include "../kolorun.h"
+#include "clients.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,13 +35,6 @@ typedef struct {
     size_t bytes;
 } entry_t;
 
-/* In a ring in the order of their last requests. */
-typedef struct client {
-    char name[33];
-    uint64_t count;
-    struct client *next, *last;
-} client_t;
-
 /* A connection that has proved nothing yet, in a ring in the order of their begins. */
 typedef struct stranger {
     struct stranger *next, *last;
@@ -61,10 +55,9 @@ struct kolo_store_server {
     int fd, port;
     char address[24]; /* for ranks here */
     uint8_t key[KOLO_STORE_KEY_BYTES];
-    void *entries, *clients; /* search trees */
-    client_t recent;         /* the ring's head: next is who has asked for nothing for longest */
-    uint64_t floor;          /* the largest count of those who were forgotten */
-    size_t nclients, stored;
+    void *entries; /* search tree */
+    size_t stored;
+    store_clients_t clients;
     stranger_t strangers; /* the ring's head */
     int nstrangers;
     kolo_store_counts_t counts;
@@ -78,11 +71,6 @@ bool kolo_store_server_available(void)
 static int by_path(const void *a, const void *b)
 {
     return strcmp(((const entry_t *)a)->path, ((const entry_t *)b)->path);
-}
-
-static int by_client(const void *a, const void *b)
-{
-    return strcmp(((const client_t *)a)->name, ((const client_t *)b)->name);
 }
 
 static void free_entry(void *p)
@@ -131,62 +119,6 @@ static void on_connection(void *arg, struct MHD_Connection *c, void **state,
     leave_strangers(s, s->strangers.next);
 }
 
-static void leave_recent(client_t *client)
-{
-    client->next->last = client->last;
-    client->last->next = client->next;
-}
-
-static void become_recent(kolo_store_server_t *s, client_t *client)
-{
-    client->next = &s->recent;
-    client->last = s->recent.last;
-    client->last->next = s->recent.last = client;
-}
-
-/* Whoever is unknown needs a larger count than all that were forgotten, or what they sent would serve again. Counts
- * go by the clock, so those of newcomers are. */
-static void forget_oldest(kolo_store_server_t *s)
-{
-    client_t *client = s->recent.next;
-    if (client->count > s->floor) s->floor = client->count;
-    tdelete(client, &s->clients, by_client);
-    leave_recent(client);
-    free(client);
-    s->nclients--;
-}
-
-static bool add_client(kolo_store_server_t *s, const client_t *wanted)
-{
-    if (wanted->count <= s->floor) return false;
-    if (s->nclients == KOLO_STORE_CLIENTS_MAX) forget_oldest(s);
-    client_t *fresh = malloc(sizeof *fresh);
-    if (fresh == NULL) return false;
-    *fresh = *wanted;
-    if (tsearch(fresh, &s->clients, by_client) == NULL) {
-        free(fresh);
-        return false;
-    }
-    become_recent(s, fresh);
-    s->nclients++;
-    return true;
-}
-
-/* Each number of a client serves once. */
-static bool advance(kolo_store_server_t *s, const request_t *r)
-{
-    client_t wanted = {.count = r->count};
-    memcpy(wanted.name, r->client, sizeof wanted.name);
-    client_t **found = (client_t **)tfind(&wanted, &s->clients, by_client);
-    if (found == NULL) return add_client(s, &wanted);
-    client_t *client = *found;
-    if (r->count <= client->count) return false;
-    client->count = r->count;
-    leave_recent(client);
-    become_recent(s, client);
-    return true;
-}
-
 static int prove(kolo_store_server_t *s, struct MHD_Connection *c, const char *method, const char *path,
                  request_t *r)
 {
@@ -218,7 +150,7 @@ static int prove(kolo_store_server_t *s, struct MHD_Connection *c, const char *m
         s->counts.too_large++;
         return MHD_HTTP_CONTENT_TOO_LARGE;
     }
-    if (advance(s, r)) {
+    if (store_clients_advance(&s->clients, r->client, r->count)) {
         const union MHD_ConnectionInfo *state = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
         if (state != NULL) leave_strangers(s, state->socket_context);
         return 0;
@@ -405,7 +337,7 @@ kolo_store_server_t *kolo_store_server_start(bool loopback, char *why, size_t wh
         return NULL;
     }
     s->strangers.next = s->strangers.last = &s->strangers;
-    s->recent.next = s->recent.last = &s->recent;
+    store_clients_init(&s->clients);
     bool listens = loopback && !has_loopback() ? listen_unix(s) : listen_tcp(s, loopback);
     const union MHD_DaemonInfo *fd = listens ? MHD_get_daemon_info(s->daemon, MHD_DAEMON_INFO_EPOLL_FD) : NULL;
     if (fd == NULL) {
@@ -458,7 +390,7 @@ void kolo_store_server_stop(kolo_store_server_t *server)
     if (server == NULL) return;
     if (server->daemon) MHD_stop_daemon(server->daemon);
     tdestroy(server->entries, free_entry);
-    tdestroy(server->clients, free);
+    store_clients_fini(&server->clients);
     sodium_memzero(server->key, sizeof server->key);
     free(server);
 }

@@ -62,9 +62,9 @@ static void apply_max(void *in, void *inout, int *count, MPI_Datatype *type)
     apply(KOLO_MAX, in, inout, count, type);
 }
 
-/* Minimum and maximum of floats are Kolo's for NaN. All of unsigned integers is: MPICH 4.0.2 and, with 8 bytes,
- * Open MPI 4.1.4 compare them as if they were signed, and Open MPI's sums of 1 and 2 bytes end at the largest
- * value. */
+/* Returns MPI's operator, or Kolo's: for NaN in minimum and maximum of floats, and for all of unsigned integers.
+ * MPICH 4.0.2 and, with 8 bytes, Open MPI 4.1.4 compare them as if they were signed, and Open MPI's sums of 1 and 2
+ * bytes end at the largest value. */
 static MPI_Op op_of(int type, int op)
 {
     int by_mpi = type == KOLO_INT8 || type == KOLO_INT16 || type == KOLO_INT32 || type == KOLO_INT64;
@@ -103,7 +103,7 @@ static int make_types(char *why)
     return 0;
 }
 
-/* MPI calls this when it is finalized, whoever does it. */
+/* Frees the types when MPI is finalized, whoever does it. */
 static int free_types(MPI_Comm comm, int key, void *value, void *extra)
 {
     static const kolo_type_t small[] = {KOLO_FLOAT16, KOLO_BFLOAT16, KOLO_FLOAT8_E4M3, KOLO_FLOAT8_E5M2};
