@@ -226,7 +226,7 @@ static void step(play_t *p)
 static void random_calls_of_one_thread(me_t *me)
 {
     const char *seed = getenv("RANDOM_SEED"), *calls = getenv("RANDOM_CALLS");
-    play_t p = {.me = me, .a = floats(me, 128, 1), .b = floats(me, 128, 0)};
+    play_t p = {.me = me, .a = floats(me, 256, 1), .b = floats(me, 256, 0)};
     ncclComm_t last = NULL;
     me_t alone = *me;
     alone.n = 1;
