@@ -4,6 +4,7 @@
  * to the adapter, which fetches from other tasks. An abort ends all of them, once. internal.h says which thread
  * ends a receive.
  */
+#include "base/failpoint.h"
 #include "rendezvous/watch.h"
 
 #include <inttypes.h>
@@ -200,6 +201,7 @@ kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *tex
     if (status == KOLO_ERR_NO_MEMORY)
         kolo_fail_prefix(status, "send of edge %s to %s: ", key.edge_name, key.dst_device);
     end_small(small, value, args);
+    KOLO_FAIL_POINT("rendezvous.send.met");
     if (status == KOLO_OK && manager->watch) kolo_watch_sent(manager->watch, &key, rendezvous->step);
     if (met) {
         kolo_receive_end(met->receive, KOLO_OK, NULL, args, value);

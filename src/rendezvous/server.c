@@ -4,6 +4,7 @@
  * announced where the tasks meet) and its adapter. A restarted task has a new incarnation.
  */
 #include "base/clock.h"
+#include "base/file/fds.h"
 #include "base/process.h"
 #include "comm/params.h"
 #include "meet/id.h"
@@ -222,9 +223,8 @@ kolo_status_t kolo_server_destroy(kolo_server_t server)
     KOLO_TRY(kolo_rendezvous_check_handle("server_destroy", "server", server));
     if (server->manager) {
         KOLO_TRY(kolo_server_stop(server));
-        kolo_rendezvous_watch_t *watch = server->manager->watch;
+        if (server->manager->watch) kolo_fd_close(server->adapter.watch_fd); /* kolo-top finds it no more */
         kolo_rendezvous_manager_end(server->manager);
-        kolo_watch_destroy(watch, server->adapter.watch_fd);
         kolo_adapter_fini(&server->adapter);
     }
     kolo_cluster_free(&server->cluster);
