@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch.distributed on "kolo" with tensors of GPUs: one process for each GPU of this machine, or --ranks N of them.
 
-    torch_gpu_test.py [--ranks N]           collectives, messages, futures, graphs: right or not
+    torch_gpu_test.py [--ranks N]           collectives, messages, futures, graphs, hooks, parts of groups: right or not
     torch_gpu_test.py --train [--ranks N]   DDP, FSDP2 and a GPT-like step, by turns with NCCL: losses and speed
+    --cpu       the same script with small tensors of the host, and Gloo for NCCL: a rehearsal where no GPU is
 """
 import argparse
 import datetime
@@ -21,6 +22,24 @@ import torch.distributed as dist
 import kolocomm.torch  # noqa: F401
 
 DEVICE = "cuda"
+
+
+class Skipped(Exception):
+    pass
+
+
+def here():
+    return torch.device("cpu") if DEVICE == "cpu" else torch.device("cuda", torch.cuda.current_device())
+
+
+def on_gpus():
+    if DEVICE == "cpu":
+        raise Skipped("streams are GPUs'")
+
+
+def synchronize():
+    if DEVICE != "cpu":
+        torch.cuda.synchronize()
 
 
 def full(n, value, dtype=torch.float32):
@@ -84,6 +103,7 @@ def test_moved_data(rank, size):
 
 def test_streams_and_futures(rank, size):
     """What is asynchronous comes behind what was queued before it, and before what comes behind wait()."""
+    on_gpus()
     for _ in range(20):
         a = torch.randn(1000, 1000, device=DEVICE)
         x = (a @ a).sum() * 0 + torch.ones(1 << 20, device=DEVICE)
@@ -125,7 +145,7 @@ def test_coalesced(rank, size):
     for x in xs:
         same(x, float(size))
     outs, ins = [full(4 * size, 0.0), full(2 * size, 0.0)], [full(4, float(rank)), full(2, float(rank))]
-    with dist._coalescing_manager(device=torch.device(DEVICE, torch.cuda.current_device())):
+    with dist._coalescing_manager(device=here()):
         for out, x in zip(outs, ins):
             dist.all_gather_into_tensor(out, x)
     same(outs[0], torch.arange(size, device=DEVICE).float().repeat_interleave(4))
@@ -142,6 +162,7 @@ def test_host_and_barrier(rank, size):
 
 
 def test_graph(rank, size):
+    on_gpus()
     x, y = full(1000, 1.0), full(1000, 1.0)
     dist.all_reduce(x)  # connections are made before
     torch.cuda.synchronize()
@@ -154,6 +175,63 @@ def test_graph(rank, size):
     same(y, 2.0 * size)
 
 
+def test_any_source(rank, size):
+    """For tensors of the host; GPUs say so, and nothing is sent."""
+    t = full(3, -1.0)
+    if DEVICE == "cpu":
+        raise Skipped("it is there for the host")
+    try:
+        dist.recv(t)
+    except RuntimeError as e:
+        assert "recv from any rank is for tensors of the CPU: pass src" in str(e), e
+    else:
+        raise AssertionError("nothing was raised")
+
+
+def test_hooks_and_times(rank, size):
+    """The hook is told of each operation when the GPU is through with it; the Work has its time."""
+    group = dist.new_group()
+    x = full(1 << 22, 1.0)
+    group._enable_collectives_timing()
+    dist.all_reduce(x, group=group, async_op=True).wait()  # makes the communicator of the GPU
+    synchronize()
+    seen = []
+    group._register_on_completion_hook(lambda info: seen.append((info.op_type, info.active_duration.total_seconds())))
+    works = [dist.all_reduce(x, group=group, async_op=True) for _ in range(20)]
+    dist.all_reduce(x, group=group)
+    for w in works:
+        w.wait()
+    group._wait_for_pending_works()
+    synchronize()
+    took = [w._get_duration() for w in works]
+    assert len(seen) == 21 and all(0 <= s < 10 for _, s in seen), seen
+    assert all(0 < ms < 10000 for ms in took), took
+    if rank == 0:
+        print(f"    16 MB all_reduce by the GPU's clock: {statistics.median(took):.3f} ms; by the hook {statistics.median(s for _, s in seen) * 1e3:.3f} ms", flush=True)
+    dist.destroy_process_group(group)
+
+
+def test_part_of_a_group(rank, size):
+    """Its GPU communicator is its own."""
+    backend = dist.group.WORLD._get_backend(torch.device(DEVICE))
+    if not hasattr(backend, "split"):
+        raise Skipped("this torch does not hand out split()")
+    store = dist.PrefixStore("part", dist.distributed_c10d._get_default_store())
+    part = backend.split(store, list(range(size))[::-1], backend.options)
+    assert part.rank() == size - 1 - rank
+    x = full(1000, float(rank))
+    part.allreduce([x]).wait()
+    same(x, size * (size - 1) / 2)
+    if not hasattr(backend, "shrink"):
+        return
+    if rank < size - 1:  # the last one does not call
+        rest = part.shrink([0])
+        y = full(1000, 1.0)
+        rest.allreduce([y]).wait()
+        same(y, size - 1.0)
+    dist.barrier()
+
+
 def check(rank, size):
     dist.init_process_group("kolo", init_method=f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=30))
     cases = sorted((f for n, f in globals().items() if n.startswith("test_")), key=lambda f: f.__code__.co_firstlineno)
@@ -163,6 +241,9 @@ def check(rank, size):
             case(rank, size)
             if rank == 0:
                 print("right", case.__name__, flush=True)
+        except Skipped as e:
+            if rank == 0:
+                print("skipped", case.__name__, e, flush=True)
         except Exception:
             failed += 1
             print(f"FAILED {case.__name__} on rank {rank}", flush=True)
@@ -208,7 +289,13 @@ class Gpt(torch.nn.Module):
 
 
 def wide():
+    if DEVICE == "cpu":
+        return torch.nn.Sequential(torch.nn.Linear(2048, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
     return torch.nn.Sequential(*(m for _ in range(8) for m in (torch.nn.Linear(2048, 2048), torch.nn.ReLU())), torch.nn.Linear(2048, 1024))
+
+
+def gpt(small):
+    return Gpt(8192, 32, 2, 2, 512) if small else Gpt(8192, 768, 12, 6, 512)
 
 
 def made(kind, group, rank):
@@ -216,13 +303,14 @@ def made(kind, group, rank):
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
     torch.manual_seed(1)
-    index = torch.cuda.current_device()
+    ids = None if DEVICE == "cpu" else [torch.cuda.current_device()]
+    small = DEVICE == "cpu"
     if kind == "DDP":
-        model = torch.nn.parallel.DistributedDataParallel(wide().to(DEVICE), device_ids=[index], process_group=group)
+        model = torch.nn.parallel.DistributedDataParallel(wide().to(DEVICE), device_ids=ids, process_group=group)
     elif kind == "GPT, DDP, bfloat16":
-        model = torch.nn.parallel.DistributedDataParallel(Gpt(8192, 768, 12, 6, 512).to(DEVICE).bfloat16(), device_ids=[index], process_group=group)
+        model = torch.nn.parallel.DistributedDataParallel(gpt(small).to(DEVICE).bfloat16(), device_ids=ids, process_group=group)
     else:
-        model = Gpt(8192, 768, 12, 6, 512).to(DEVICE)
+        model = gpt(small).to(DEVICE)
         mesh = DeviceMesh.from_group(group, DEVICE)
         for block in model.blocks:
             fully_shard(block, mesh=mesh)
@@ -233,7 +321,7 @@ def made(kind, group, rank):
         g.manual_seed(1000 * step + rank)
         if kind == "DDP":
             return torch.randn(64, 2048, device=DEVICE, generator=g), None
-        x = torch.randint(0, 8192, (4, 512), device=DEVICE, generator=g)
+        x = torch.randint(0, 8192, (1, 64) if small else (4, 512), device=DEVICE, generator=g)
         return x, x.roll(-1, 1)
 
     def loss(out, want):
@@ -243,7 +331,7 @@ def made(kind, group, rank):
 
 
 def train(rank, size):
-    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=60))
+    dist.init_process_group("gloo" if DEVICE == "cpu" else "cpu:gloo,cuda:nccl", init_method=f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=60))
     groups = {"nccl": dist.group.WORLD, "kolo": dist.new_group(backend="kolo")}
     bad = 0
     for kind in ("DDP", "GPT, DDP, bfloat16", "GPT, FSDP2"):
@@ -253,7 +341,7 @@ def train(rank, size):
             runs[name] = (model, batch, loss, torch.optim.SGD(model.parameters(), 0.01), [], [])
         for round_ in range(8):
             for name, (model, batch, loss, optimizer, losses, times) in runs.items():
-                torch.cuda.synchronize()
+                synchronize()
                 dist.barrier()
                 began = time.perf_counter()
                 for step in range(10):
@@ -262,7 +350,7 @@ def train(rank, size):
                     value = loss(model(x), want)
                     value.backward()
                     optimizer.step()
-                torch.cuda.synchronize()
+                synchronize()
                 if round_ > 1:
                     times.append((time.perf_counter() - began) / 10 * 1e3)
                 losses.append(value.item())
@@ -270,9 +358,10 @@ def train(rank, size):
         apart = max(abs(a - b) / abs(a) for a, b in zip(runs["nccl"][4], runs["kolo"][4]))
         bad += apart > 2e-3
         if rank == 0:
-            print(f"{size} GPUs  {kind:20} kolo {kolo:7.2f} ms a step, nccl {nccl:7.2f}, speed {nccl / kolo:5.3f}; last loss {runs['kolo'][4][-1]:.6f} and {runs['nccl'][4][-1]:.6f}, most apart {apart:.1e}", flush=True)
+            print(f"{size} {'processes, Gloo for NCCL' if DEVICE == 'cpu' else 'GPUs'}  {kind:20} kolo {kolo:7.2f} ms a step, nccl {nccl:7.2f}, speed {nccl / kolo:5.3f}; last loss {runs['kolo'][4][-1]:.6f} and {runs['nccl'][4][-1]:.6f}, most apart {apart:.1e}", flush=True)
         del runs, model, optimizer, value
-        torch.cuda.empty_cache()
+        if DEVICE != "cpu":
+            torch.cuda.empty_cache()
     dist.barrier()
     os._exit(1 if bad else 0)  # groups of two libraries: nothing more to learn from their ends
 
@@ -281,19 +370,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=0)
     parser.add_argument("--train", action="store_true")
+    parser.add_argument("--cpu", action="store_true")
     args = parser.parse_args()
+    if args.cpu:
+        global DEVICE
+        DEVICE = "cpu"
     if "RANK" in os.environ:
         rank = int(os.environ["RANK"])
-        torch.cuda.set_device(rank % torch.cuda.device_count())
+        if not args.cpu:
+            torch.cuda.set_device(rank % torch.cuda.device_count())
         return (train if args.train else check)(rank, args.ranks)
-    ranks = args.ranks or torch.cuda.device_count()
+    ranks = args.ranks or (2 if args.cpu else torch.cuda.device_count())
     if not ranks:
         print("no GPU is here: nothing was tried")
         return 77
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    cmd = [sys.executable, __file__, "--ranks", str(ranks), *(["--train"] if args.train else [])]
+    cmd = [sys.executable, __file__, "--ranks", str(ranks), *(["--train"] if args.train else []), *(["--cpu"] if args.cpu else [])]
     env = {**os.environ, "MASTER_PORT": str(port), "NCCL_NVLS_ENABLE": "0"}
     all_ranks = [subprocess.Popen(cmd, env={**env, "RANK": str(r)}) for r in range(ranks)]
     return max(p.wait() for p in all_ranks)

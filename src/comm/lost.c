@@ -116,7 +116,8 @@ static bool go_quiet(kolo_body_t *body, int rank, const char *why)
     return true;
 }
 
-/* It leaves already, and waits for its kernels: whether they need that rank the watch will see. */
+/* Keeps a loss from a rank that leaves already and waits for its kernels: whether they need the lost one the watch
+ * will see. */
 static bool end_is_quiet(kolo_body_t *body, int rank, const char *why)
 {
     kolo_comm_t h = body->handle;

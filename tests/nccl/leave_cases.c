@@ -49,27 +49,14 @@ static bool quiet(void)
     return !text || strcmp(text, "0") != 0;
 }
 
-static void an_abort_is_told_to_the_others(me_t *me)
+/* Returns a child of all ranks, over which an operation has gone. */
+static ncclComm_t child_that_works(me_t *me)
 {
-    if (quiet()) return;
-    ncclComm_t child;
-    ncclResult_t now = ncclInternalError;
+    ncclComm_t child = NULL;
     OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
     works(me, child, me->n);
     meet(me);
-    if (me->rank == 0) OK(ncclCommAbort(child));
-    meet(me);
-    if (me->rank != 0) {
-        now = ncclSuccess;
-        for (double end = now_s() + 20; now == ncclSuccess && now_s() < end; nap_s(0.001))
-            OK(ncclCommGetAsyncError(child, &now));
-        IS(ncclRemoteError, now);
-        FACT(names(0) && strstr(ncclGetLastError(NULL), "its program aborted the communicator"));
-        IS(ncclRemoteError, all_reduce(me, child));
-        OK(ncclCommAbort(child));
-    }
-    meet(me);
-    works(me, me->comm, me->n); /* the parent is another communicator */
+    return child;
 }
 
 static ncclResult_t error_within(ncclComm_t comm, double s)
@@ -80,13 +67,26 @@ static ncclResult_t error_within(ncclComm_t comm, double s)
     return now;
 }
 
+static void an_abort_is_told_to_the_others(me_t *me)
+{
+    if (quiet()) return;
+    ncclComm_t child = child_that_works(me);
+    if (me->rank == 0) OK(ncclCommAbort(child));
+    meet(me);
+    if (me->rank != 0) {
+        IS(ncclRemoteError, error_within(child, 20));
+        FACT(names(0) && strstr(ncclGetLastError(NULL), "its program aborted the communicator"));
+        IS(ncclRemoteError, all_reduce(me, child));
+        OK(ncclCommAbort(child));
+    }
+    meet(me);
+    works(me, me->comm, me->n); /* the parent is another communicator */
+}
+
 /* Unless KOLO_QUIET_EXIT is 0, as an_abort_is_told_to_the_others has it. */
 static void an_abort_is_no_error_before_a_call_that_needs_the_rank(me_t *me)
 {
-    ncclComm_t child;
-    OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
-    works(me, child, me->n);
-    meet(me);
+    ncclComm_t child = child_that_works(me);
     if (me->rank == 0) OK(ncclCommAbort(child));
     meet(me);
     if (me->rank == 1) { /* who is through with it hears nothing */
@@ -106,10 +106,7 @@ static void an_abort_is_no_error_before_a_call_that_needs_the_rank(me_t *me)
 /* The last rank does not come to it, and aborts. */
 static void an_operation_that_waits_for_a_rank_which_aborts_ends(me_t *me)
 {
-    ncclComm_t child;
-    OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
-    works(me, child, me->n);
-    meet(me);
+    ncclComm_t child = child_that_works(me);
     if (me->rank == me->n - 1) {
         nap_s(0.1);
         OK(ncclCommAbort(child));
@@ -183,10 +180,7 @@ static void an_exit_is_no_error_before_a_call_that_needs_the_rank(me_t *me)
 /* A quiet end before it does not hide it. */
 static void a_kill_after_an_abort_is_told_without_a_call(me_t *me)
 {
-    ncclComm_t child;
-    OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
-    works(me, child, me->n);
-    meet(me);
+    ncclComm_t child = child_that_works(me);
     if (me->rank == 0) OK(ncclCommAbort(child));
     meet(me);
     if (me->rank != 0) IS(ncclSuccess, error_within(child, 0.3));
@@ -203,13 +197,11 @@ static void a_kill_after_an_abort_is_told_without_a_call(me_t *me)
 
 static void a_kill_is_told_without_a_call(me_t *me)
 {
-    ncclResult_t now = ncclSuccess;
     works(me, me->comm, me->n);
     meet(me);
     if (me->rank == me->n - 1) kill(getpid(), SIGKILL);
     double began = now_s();
-    while (OK(ncclCommGetAsyncError(me->comm, &now)) && now == ncclSuccess && now_s() < began + 20) nap_s(0.0005);
-    IS(ncclRemoteError, now);
+    IS(ncclRemoteError, error_within(me->comm, 20));
     if (me->rank == 0) printf("told after %.1f ms\n", 1e3 * (now_s() - began));
     FACT(names(me->n - 1));
     OK(ncclCommAbort(me->comm));
@@ -252,11 +244,8 @@ static void destroy_waits_for_a_rank_that_is_late(me_t *me)
 {
     const char *limit = getenv("KOLO_INIT_TIMEOUT_MS");
     if (!limit) return;
-    ncclComm_t child;
     float *a = floats(me, 10, 1);
-    OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
-    works(me, child, me->n);
-    meet(me);
+    ncclComm_t child = child_that_works(me);
     if (me->rank == 1) nap_s(1e-3 * atof(limit) + 1);
     OK(ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, child, me->stream));
     OK(ncclCommDestroy(child));

@@ -24,7 +24,11 @@ def _create(options, backend_options):
         timeout = getattr(backend_options, "_timeout", timeout)
     if not isinstance(timeout, datetime.timedelta):
         timeout = datetime.timedelta(seconds=timeout)
-    return compiled.load().create(options.store, options.group_rank, options.group_size, timeout, getattr(options, "enable_reconfigure", False))
+    made = compiled.load().create(options.store, options.group_rank, options.group_size, timeout, getattr(options, "enable_reconfigure", False))
+    if hasattr(made, "options"):
+        made.options.group_name = options.group_id
+        made.options.global_ranks_in_group = options.global_ranks_in_group
+    return made
 
 
 register()

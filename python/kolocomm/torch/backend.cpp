@@ -6,7 +6,7 @@
 // there is the job's secret.
 //
 // Compiled by kolocomm.torch for the torch that is there, on first use.
-#include "group.hpp"
+#include "changes.hpp"
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
@@ -22,10 +22,10 @@ constexpr OpType REDUCE_SCATTERS = OpType::COALESCED, ALL_GATHERS = OpType::COAL
 namespace kolotorch
 {
 
-class Backend : public Group
+class Backend : public Changing
 {
   public:
-    using Group::Group;
+    using Changing::Changing;
 
     // ---- reductions ------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class Backend : public Group
     }
     void monitoredBarrier(const c10d::BarrierOptions &o, bool all) override
     {
-        TORCH_CHECK(main_, "kolo: the group is not configured: call reconfigure() first");
+        configured();
         auto limit = o.timeout == c10d::kUnsetTimeout ? timeout_ : o.timeout;
         monitored_barrier(main_->comm(), rank_, size_, limit, all);
     }
@@ -245,6 +245,20 @@ class Backend : public Group
     WorkPtr recvAnysource(Tensors &ts, int tag) override
     {
         return message(OpType::RECVANYSOURCE, "kolo:recvAnySource", one(ts)[0], KOLO_ANY_SOURCE, tag);
+    }
+
+  protected:
+    c10::intrusive_ptr<c10d::Backend> made(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                           std::chrono::milliseconds timeout, kolo_comm_t comm, std::string key,
+                                           const c10::intrusive_ptr<Options> &opts) override
+    {
+        return named(c10::make_intrusive<Backend>(std::move(store), rank, size, timeout, comm, std::move(key)),
+                     opts);
+    }
+    c10::intrusive_ptr<c10d::Backend> met(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
+                                          std::chrono::milliseconds timeout) override
+    {
+        return c10::make_intrusive<Backend>(std::move(store), rank, size, timeout, false);
     }
 
   private:
@@ -281,12 +295,18 @@ class Backend : public Group
 
 PYBIND11_MODULE(_c10d, m)
 {
+    py::gil_scoped_acquire locked;
+    py::module_::import("torch.distributed");
+    py::class_<kolotorch::Backend, c10d::Backend, c10::intrusive_ptr<kolotorch::Backend>>(m, "ProcessGroupKolo")
+        // new_group() calls it on ranks outside of a new group; groups of Kolo's are made by their members alone
+        .def("perform_nocolor_split", [](kolotorch::Backend &, const py::object &) {});
     m.def(
         "create",
         [](const c10::intrusive_ptr<c10d::Store> &store, int rank, int size,
            const std::chrono::milliseconds &timeout, bool reconfigurable) {
-            return c10::intrusive_ptr<c10d::Backend>(
-                c10::make_intrusive<kolotorch::Backend>(store, rank, size, timeout, reconfigurable));
+            return c10::make_intrusive<kolotorch::Backend>(store, rank, size, timeout, reconfigurable);
         },
         py::call_guard<py::gil_scoped_release>());
+    m.def(
+        "wait_for_hooks", [] { kolotorch::Tellers::all().wait(); }, py::call_guard<py::gil_scoped_release>());
 }

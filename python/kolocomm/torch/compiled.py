@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The backend's C++ file, compiled for the torch that is there and kept for the next time."""
+import atexit
 import fcntl
 import functools
 import hashlib
@@ -15,7 +16,7 @@ import sysconfig
 import kolocomm  # noqa: F401  (its library is in the process then)
 
 HERE = pathlib.Path(__file__).resolve().parent
-SOURCES = [HERE / "backend.cpp", HERE / "device.hpp", HERE / "group.hpp", HERE / "messages.hpp", HERE / "tensors.hpp", HERE / "work.hpp", HERE.parent / "native" / "lane.hpp"]
+SOURCES = [*(HERE / f"{name}.hpp" for name in ("changes", "device", "group", "hooks", "messages", "tensors", "windows", "work")), HERE / "backend.cpp", HERE.parent / "native" / "lane.hpp"]
 
 
 def cache():
@@ -67,7 +68,9 @@ def load():
     import torch
     name = f"_c10d{sysconfig.get_config_var('EXT_SUFFIX')}"
     ready = HERE / "built" / torch.__version__.split("+")[0] / name  # comes with the package, for some versions of torch
-    return load_file(ready if ready.exists() else kept(torch, name))
+    module = load_file(ready if ready.exists() else kept(torch, name))
+    atexit.register(module.wait_for_hooks)  # an abort hook may need the interpreter
+    return module
 
 
 def kept(torch, name):

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A group of torch.distributed: how it begins and ends, its communicators, the checks of tensors, and the ways that
-// operations take: to the lane of the communicator for the host, to a stream of the GPU, as a message.
+// A group of torch.distributed: how it begins and ends, its communicators, who is told of what ends, the checks of
+// tensors, and the ways that operations take: to the lane of the communicator for the host, to a stream of the GPU,
+// as a message.
 #pragma once
 
 #include "device.hpp"
@@ -21,9 +22,18 @@ class Group : public c10d::Backend
     Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
           bool reconfigurable)
         : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout), reconfigurable_(reconfigurable),
+          options_(c10::make_intrusive<Options>("kolo", timeout)),
           handle_("kolo:" + std::to_string(rank) + ":" + std::to_string(getpid()))
     {
         if (!reconfigurable_) open("all"); // now, so that a rank which does not come is named here
+    }
+    // Of a communicator that was made from that of another group.
+    Group(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout,
+          kolo_comm_t comm, std::string key)
+        : c10d::Backend(rank, size), store_(std::move(store)), timeout_(timeout), reconfigurable_(false),
+          options_(c10::make_intrusive<Options>("kolo", timeout)), key_(std::move(key)),
+          main_(std::make_unique<CommLane>(comm))
+    {
     }
     const std::string getBackendName() const override
     {
@@ -31,7 +41,7 @@ class Group : public c10d::Backend
     }
     c10::intrusive_ptr<Options> getBackendOptions() override
     {
-        return c10::make_intrusive<Options>("kolo", timeout_);
+        return options_;
     }
     uint64_t getSequenceNumberForGroup() override
     {
@@ -42,24 +52,130 @@ class Group : public c10d::Backend
     }
     void setTimeout(std::chrono::milliseconds timeout) override
     {
-        timeout_ = timeout;
+        timeout_ = options_->timeout = timeout;
         if (main_) must(kolo_comm_set_op_timeout(main_->comm(), milliseconds_of(timeout), nullptr));
         std::lock_guard<std::mutex> lock(mutex_);
         if (device_) must(kolo_comm_set_op_timeout(device_->comm(), milliseconds_of(timeout), nullptr));
     }
 
-    // ---- ends and changes ------------------------------------------------------------------------------------
+    void addEphemeralTimeout(const std::chrono::milliseconds &more) // override, where torch has it
+    {
+        hooks_->add_longer(more);
+    }
+    c10d::ErrorType getError() override
+    {
+        kolo_status_t status = KOLO_OK;
+        if (main_) kolo_comm_get_async_error(main_->comm(), &status);
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (device_ && (status == KOLO_OK || status == KOLO_IN_PROGRESS))
+            kolo_comm_get_async_error(device_->comm(), &status);
+        switch (status) {
+        case KOLO_OK:
+        case KOLO_IN_PROGRESS:
+            return c10d::ErrorType::SUCCESS;
+        case KOLO_ERR_TIMEOUT:
+            return c10d::ErrorType::TIMEOUT;
+        case KOLO_ERR_REMOTE:
+            return c10d::ErrorType::REMOTE_ERROR;
+        default:
+            return c10d::ErrorType::COMM_ERROR;
+        }
+    }
 
+    // ---- who is told of what ends ------------------------------------------------------------------------------
+
+    bool supportsCompletionHooks() const // these six override, where torch has them
+    {
+        return true;
+    }
+    void registerCompletionHook(int64_t id, CompletionHook hook)
+    {
+        hooks_->set_completion(id, std::move(hook));
+    }
+    void unregisterCompletionHook(int64_t id)
+    {
+        hooks_->set_completion(id, nullptr);
+    }
+    bool supportsAbortHooks() const
+    {
+        return true;
+    }
+    void registerAbortHook(int64_t id, AbortHook hook)
+    {
+        hooks_->set_abort(id, std::move(hook));
+    }
+    void unregisterAbortHook(int64_t id)
+    {
+        hooks_->set_abort(id, nullptr);
+    }
+    void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)> &&hook) override
+    {
+        TORCH_CHECK(!onCompletionHook_, "kolo: the group has an on-completion hook already");
+        onCompletionHook_ = hook;
+        hooks_->set_on_completion(std::move(hook));
+    }
+    void waitForPendingWorks() override
+    {
+        if (main_) main_->drain();
+        mail_->settle_all();
+        std::shared_ptr<Device> device;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            device = device_;
+        }
+        if (device) device->watch().drain();
+    }
+    void enableCollectivesTiming() override // the host's are always timed
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        timed_ = true;
+        if (device_) device_->timed = true;
+    }
+
+    // ---- memory of GPUs ----------------------------------------------------------------------------------------
+
+    void eagerConnectSingleDevice(at::Device device) override
+    {
+        if (device.is_cuda() && main_) device_on(device);
+    }
+    void suspend() // these three override, where torch has them
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (device_) must(kolo_comm_suspend(device_->comm(), nullptr));
+    }
+    void resume()
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (device_) must(kolo_comm_resume(device_->comm()));
+    }
+    std::unordered_map<std::string, uint64_t> getMemoryStats()
+    {
+        std::unordered_map<std::string, uint64_t> stats;
+        std::lock_guard<std::mutex> lock(mutex_);
+        size_t bytes = 0;
+        if (main_) must(kolo_comm_memory(main_->comm(), &bytes));
+        stats["host_bytes"] = bytes, bytes = 0;
+        if (device_) must(kolo_comm_memory(device_->comm(), &bytes));
+        stats["gpu_bytes"] = bytes;
+        return stats;
+    }
+
+    // ---- ends --------------------------------------------------------------------------------------------------
+
+    bool isInitialized() // override, where torch has it
+    {
+        return main_ != nullptr;
+    }
     void abort() override
     {
-        if (main_) kolo_comm_revoke(main_->comm());
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (device_) kolo_comm_revoke(device_->comm());
+        hooks_->ending();
+        revoke();
     }
     void shutdown() override
     {
         if (!main_) return;
         main_->drain();
+        mail_->sweep();
         kolo_comm_leave(main_->comm()); // groups may end in an order that differs by rank, and others may be late
         std::lock_guard<std::mutex> lock(mutex_);
         if (device_) kolo_comm_leave(device_->comm());
@@ -89,49 +205,11 @@ class Group : public c10d::Backend
                 must(kolo_group_end());
             };
             all->works.push_back(kolotorch::queue(all->device, rank_, OpType::COALESCED, "kolo:coalesced", all->in,
-                                                  all->out, 0, true, run));
+                                                  all->out, 0, true, run, terms()));
         }
         if (all->works.size() == 1) return all->works[0];
-        return c10::make_intrusive<JoinedWork>(rank_, std::move(all->works));
+        return c10::make_intrusive<JoinedWork>(rank_, std::move(all->works), terms());
     }
-#ifdef C10D_BACKEND_HAS_RECONFIGURE
-    bool supportsReconfigure() const override
-    {
-        return reconfigurable_;
-    }
-    c10d::ReconfigureHandle get_reconfigure_handle() const override
-    {
-        return handle_;
-    }
-    WorkPtr reconfigure(const c10d::ReconfigureOptions &o) override
-    {
-        std::vector<std::string> members;
-        if (auto *v = std::get_if<std::vector<std::string>>(&o.handles))
-            members = *v;
-        else {
-            auto &set = std::get<std::unordered_set<std::string>>(o.handles);
-            members.assign(set.begin(), set.end());
-            std::sort(members.begin(), members.end());
-        }
-        auto me = std::find(members.begin(), members.end(), handle_);
-        TORCH_CHECK(me != members.end(), "kolo: this rank's handle (", handle_, ") is not among the ",
-                    members.size(), " handles");
-        if (me == members.begin())
-            TORCH_CHECK(store_->add("kolo/used/" + std::to_string(o.uuid), 1) == 1, "kolo: uuid ", o.uuid,
-                        " was already used");
-        {
-            std::lock_guard<std::mutex> lock(mutex_);
-            device_.reset();
-        }
-        main_.reset();
-        rank_ = (int)(me - members.begin()), size_ = (int)members.size();
-        if (o.timeout) timeout_ = *o.timeout;
-        open(std::to_string(o.uuid));
-        auto work = c10::make_intrusive<Work>(rank_, OpType::UNKNOWN, nullptr, Tensors(), Tensors(), ++seq_);
-        work->end(nullptr);
-        return work;
-    }
-#endif
 
   protected:
     // What is collected between startCoalescing() and endCoalescing().
@@ -199,53 +277,72 @@ class Group : public c10d::Backend
     {
         return {o.asyncOp, o.timeout};
     }
-    static Call limited(Call call, std::chrono::milliseconds limit)
+    Terms terms() const
     {
-        if (limit == c10d::kUnsetTimeout) return call;
-        return [call = std::move(call), limit](const Place &p) {
-            int before = 0;
-            must(kolo_comm_set_op_timeout(p.comm, milliseconds_of(limit), &before));
-            try {
-                call(p);
-            } catch (...) {
-                kolo_comm_set_op_timeout(p.comm, before, nullptr);
-                throw;
-            }
-            must(kolo_comm_set_op_timeout(p.comm, before, nullptr));
-        };
+        return {hooks_, timeout_};
+    }
+    // The limit of a call that is made now: its own or the group's, and what was added for a while.
+    Terms terms_of(uint64_t key, std::chrono::milliseconds own) const
+    {
+        return {hooks_, (own == c10d::kUnsetTimeout ? timeout_ : own) + hooks_->longer(key)};
+    }
+    void configured() const
+    {
+        TORCH_CHECK(main_, "kolo: the group is not configured: call reconfigure() first");
     }
     WorkPtr submit(OpType op, const char *title, const Tensors &in, const Tensors &out, How how, Call call)
     {
-        TORCH_CHECK(main_, "kolo: the group is not configured: call reconfigure() first");
+        configured();
         const at::Tensor *first = !in.empty() ? &in[0] : !out.empty() ? &out[0] : nullptr;
         bool async = how.async || together_;
         WorkPtr made;
         if (first && first->is_cuda()) {
-            made = kolotorch::queue(device_of(in, out), rank_, op, title, in, out, ++seq_, async, call);
+            made = kolotorch::queue(device_of(in, out), rank_, op, title, in, out, ++seq_, async, call, terms());
         } else {
             for (auto *list : {&in, &out})
                 for (auto &t : *list)
                     TORCH_CHECK(t.is_cpu(), "kolo: ", title, ": a tensor is on ", t.device(),
                                 ", and others are on the CPU");
-            auto work = c10::make_intrusive<Work>(rank_, op, title, in, out, ++seq_);
-            main_->run(work, limited(std::move(call), how.limit),
-                       !async || size_ == 1); // one rank waits for nobody
-            made = work;
+            made = on_host(*main_, op, title, in, out, how, std::move(call));
         }
         if (together_) together_->works.push_back(made);
         return made;
     }
+    WorkPtr on_host(CommLane &lane, OpType op, const char *title, const Tensors &in, const Tensors &out, How how,
+                    Call call)
+    {
+        uint64_t key = next_key();
+        Terms limits = terms_of(key, how.limit);
+        auto own = limits.limit == timeout_ ? c10d::kUnsetTimeout : limits.limit;
+        auto work = c10::make_intrusive<Work>(rank_, op, title, in, out, ++seq_, std::move(limits), key);
+        bool wait = !(how.async || together_) || size_ == 1; // one rank waits for nobody
+        lane.run(work, limited(std::move(call), own), wait);
+        return work;
+    }
+    // A call on the communicator in its turn, which this thread waits for.
+    void in_turn(const char *title, Call call)
+    {
+        auto work = c10::make_intrusive<Work>(rank_, OpType::UNKNOWN, title, Tensors(), Tensors(), ++seq_, terms(),
+                                              next_key());
+        main_->run(work, std::move(call), true);
+        work->wait(kNoTimeout);
+    }
     WorkPtr message(OpType op, const char *title, const at::Tensor &t, int peer, int tag)
     {
-        TORCH_CHECK(main_, "kolo: the group is not configured: call reconfigure() first");
+        configured();
         bool sends = op == OpType::SEND;
         Tensors in, out;
         (sends ? in : out).push_back(t);
         if (t.is_cuda()) return device_message(op, title, in, out, peer);
         mail_->sweep();
+        uint64_t key = next_key();
+        Terms limits = terms_of(key, c10d::kUnsetTimeout);
+        limits.whole = main_->comm();
         auto message = std::make_unique<Message>(t, !sends);
-        message->start(peer, tag, main_->comm(), timeout_);
-        auto work = c10::make_intrusive<MessageWork>(rank_, op, title, in, out, std::move(message), mail_);
+        message->start(peer, tag, main_->comm(), limits.limit);
+        auto work = c10::make_intrusive<MessageWork>(rank_, op, title, in, out, std::move(message), mail_, ++seq_,
+                                                     std::move(limits), key);
+        if (hasHooks()) mail_->open(work.get());
         if (together_) together_->works.push_back(work);
         return work;
     }
@@ -264,30 +361,55 @@ class Group : public c10d::Backend
                 must(kolo_recv(t.data_ptr(), m.count(t.numel()), m.type, peer, p.comm, p.stream));
         };
         auto device = device_of(in, out);
-        if (!together_) return kolotorch::queue(device, rank_, op, title, in, out, 0, true, call);
+        if (!together_) return kolotorch::queue(device, rank_, op, title, in, out, ++seq_, true, call, terms());
         together_->messages.push_back(std::move(call));
         together_->in.insert(together_->in.end(), in.begin(), in.end());
         together_->out.insert(together_->out.end(), out.begin(), out.end());
         together_->device = device;
-        return c10::make_intrusive<JoinedWork>(rank_, std::vector<WorkPtr>());
+        return c10::make_intrusive<JoinedWork>(rank_, std::vector<WorkPtr>(), terms());
     }
     // The communicator of the GPU that all these tensors are on, which is made now if this is the first time: by
     // all ranks, as with NCCL.
     std::shared_ptr<Device> device_of(const Tensors &in, const Tensors &out)
     {
-        at::Device where = (in.empty() ? out : in)[0].device();
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (!device_) device_ = std::make_shared<Device>(connect(key_ + "/gpu", where.index()), where);
+        auto device = device_on((in.empty() ? out : in)[0].device());
         for (auto *list : {&in, &out})
-            for (auto &t : *list)
-                TORCH_CHECK(t.device() == device_->device(), "kolo: a tensor is on ", t.device(),
-                            ", and this group uses ", device_->device(), " on this rank: one GPU for each rank");
+            for (auto &t : *list) one_gpu(t.device(), *device);
+        return device;
+    }
+    std::shared_ptr<Device> device_on(at::Device where)
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (!device_) {
+            device_ = std::make_shared<Device>(connect(key_ + "/gpu", where.index()), where);
+            device_->timed = timed_;
+        }
+        one_gpu(where, *device_);
         return device_;
+    }
+    static void one_gpu(at::Device where, const Device &device)
+    {
+        TORCH_CHECK(where == device.device(), "kolo: a tensor is on ", where, ", and this group uses ",
+                    device.device(), " on this rank: one GPU for each rank");
+    }
+    void revoke()
+    {
+        if (main_) kolo_comm_revoke(main_->comm());
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (device_) kolo_comm_revoke(device_->comm());
     }
     void open(const std::string &key)
     {
         key_ = key;
         main_ = std::make_unique<CommLane>(connect(key, -1));
+    }
+    static kolo_config_t config_of(std::chrono::milliseconds timeout, int device)
+    {
+        kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+        config.op_timeout_ms = config.init_timeout_ms = milliseconds_of(timeout);
+        config.name = device < 0 ? "torch" : "torch's GPUs";
+        config.device = device;
+        return config;
     }
     kolo_comm_t connect(const std::string &key, int device)
     {
@@ -301,10 +423,7 @@ class Group : public c10d::Backend
                         " is no id of Kolo");
             std::copy(bytes.begin(), bytes.end(), (uint8_t *)id.bytes);
         }
-        kolo_config_t config = KOLO_CONFIG_INITIALIZER;
-        config.op_timeout_ms = config.init_timeout_ms = milliseconds_of(timeout_);
-        config.name = device < 0 ? "torch" : "torch's GPUs";
-        config.device = device;
+        kolo_config_t config = config_of(timeout_, device);
         kolo_comm_t comm;
         must(kolo_comm_init_rank(&comm, size_, id, rank_, &config));
         return comm;
@@ -312,7 +431,9 @@ class Group : public c10d::Backend
     c10::intrusive_ptr<c10d::Store> store_;
     std::chrono::milliseconds timeout_;
     std::atomic<uint64_t> seq_{0};
-    bool reconfigurable_;
+    bool reconfigurable_, timed_ = false;
+    c10::intrusive_ptr<Options> options_;
+    std::shared_ptr<Hooks> hooks_ = std::make_shared<Hooks>();
     std::string handle_, key_;
     std::shared_ptr<Mail> mail_ = std::make_shared<Mail>();
     std::unique_ptr<CommLane> main_;

@@ -84,6 +84,7 @@ class Mail
   public:
     ~Mail()
     {
+        Unlocked unlocked;
         {
             std::lock_guard<std::mutex> lock(mutex_);
             stop_ = true;
@@ -95,25 +96,46 @@ class Mail
         else
             thread_.join();
     }
-    void keep(std::unique_ptr<Message> message)
+    void keep(std::unique_ptr<Message> message, const Terms &terms, const Ended &what)
     {
         std::lock_guard<std::mutex> lock(mutex_);
-        kept_.push_back(std::move(message));
+        kept_.push_back({std::move(message), terms, what});
     }
-    void sweep()
+    void sweep() // completes what is kept and has ended
     {
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (kept_.empty()) return;
-        kept_.erase(std::remove_if(kept_.begin(), kept_.end(), [](auto &m) { return m->complete(); }), kept_.end());
+        std::vector<Kept> ended;
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            if (kept_.empty()) return;
+            auto first = std::partition(kept_.begin(), kept_.end(), [](auto &k) { return !k.message->complete(); });
+            std::move(first, kept_.end(), std::back_inserter(ended));
+            kept_.erase(first, kept_.end());
+        }
+        for (auto &k : ended) k.end();
     }
     void watch(c10::intrusive_ptr<MessageWork> work);
+    void open(MessageWork *work); // one whose completion somebody wants to hear of
+    void settle_all();            // waits for all of these, and for what is kept
 
   private:
+    struct Kept {
+        std::unique_ptr<Message> message;
+        Terms terms;
+        Ended what;
+        void end()
+        {
+            int source;
+            what.ended = Clock::now();
+            what.milliseconds = milliseconds_between(what.begun, what.ended);
+            if (!message->take(&source)) terms.hooks->completed(what);
+        }
+    };
     void loop();
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::vector<std::unique_ptr<Message>> kept_;
+    std::vector<Kept> kept_;
     std::vector<c10::intrusive_ptr<MessageWork>> watched_;
+    std::vector<c10::weak_intrusive_ptr<MessageWork>> open_;
     bool stop_ = false;
     std::thread thread_;
 };
@@ -122,13 +144,15 @@ class MessageWork : public BaseWork
 {
   public:
     MessageWork(int rank, c10d::OpType op, const char *title, const Tensors &in, const Tensors &out,
-                std::unique_ptr<Message> message, std::shared_ptr<Mail> mail)
-        : BaseWork(rank, op, title, in, out, 0), message_(std::move(message)), mail_(std::move(mail))
+                std::unique_ptr<Message> message, std::shared_ptr<Mail> mail, uint64_t seq, Terms terms,
+                uint64_t key)
+        : BaseWork(rank, op, title, in, out, seq, std::move(terms), key), message_(std::move(message)),
+          mail_(std::move(mail))
     {
     }
     ~MessageWork() override
     {
-        if (!over_ && !message_->complete()) mail_->keep(std::move(message_));
+        if (!over_) mail_->keep(std::move(message_), terms(), ended());
     }
     bool wait(std::chrono::milliseconds timeout) override
     {
@@ -158,6 +182,11 @@ class MessageWork : public BaseWork
         if (!isCompleted()) mail_->watch(c10::intrusive_ptr<MessageWork>::reclaim_copy(this));
         return future;
     }
+    void settled() // when the message is complete, whether well or not
+    {
+        message_->wait(kNoTimeout);
+        settle();
+    }
     void settle() // of a complete message: once
     {
         std::lock_guard<std::mutex> lock(settling_);
@@ -184,6 +213,35 @@ inline void Mail::watch(c10::intrusive_ptr<MessageWork> work)
     watched_.push_back(std::move(work));
     if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
     changed_.notify_all();
+}
+
+inline void Mail::open(MessageWork *work)
+{
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (open_.size() >= 64) // those that are gone
+        open_.erase(std::remove_if(open_.begin(), open_.end(), [](auto &w) { return w.expired(); }), open_.end());
+    open_.push_back(c10::weak_intrusive_ptr<MessageWork>(c10::intrusive_ptr<MessageWork>::reclaim_copy(work)));
+}
+
+inline void Mail::settle_all()
+{
+    std::vector<c10::weak_intrusive_ptr<MessageWork>> open;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        open.swap(open_);
+    }
+    for (auto &weak : open)
+        if (auto work = weak.lock()) work->settled();
+    open.clear(); // what nobody holds comes to what is kept
+    std::vector<Kept> kept;
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        kept.swap(kept_);
+    }
+    for (auto &k : kept) {
+        k.message->wait(kNoTimeout); // each has a limit of its own
+        k.end();
+    }
 }
 
 inline void Mail::loop()

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "../native/lane.hpp"
+#include "hooks.hpp"
 
 #include <ATen/record_function.h>
 #include <kolo/kolo.h>
@@ -55,13 +56,61 @@ inline bool is_profiled()
     return at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
 }
 
-// What all kinds of Work have: results, a number, a future that is made when it is asked for.
+// Of a group, for its operations: who is told of their ends, and the limit of what is called now.
+struct Terms {
+    std::shared_ptr<Hooks> hooks;
+    std::chrono::milliseconds limit;
+    kolo_comm_t whole = nullptr; // where an operation ends apart: the group has failed only if this one has
+    bool whole_failed() const
+    {
+        kolo_status_t status = KOLO_OK;
+        if (whole) kolo_comm_get_async_error(whole, &status);
+        return !whole || (status != KOLO_OK && status != KOLO_IN_PROGRESS);
+    }
+};
+
+inline uint64_t next_key()
+{
+    static std::atomic<uint64_t> keys{0};
+    return keys.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+// What all kinds of Work have: results, a number, times, a future that is made when it is asked for.
 class BaseWork : public c10d::Work
 {
   public:
-    BaseWork(int rank, c10d::OpType op, const char *title, const Tensors &in, Tensors out, uint64_t seq)
-        : c10d::Work(rank, op, is_profiled() ? title : nullptr, in), outputs_(std::move(out)), seq_(seq)
+    BaseWork(int rank, c10d::OpType op, const char *title, const Tensors &in, Tensors out, uint64_t seq,
+             Terms terms, uint64_t key = next_key())
+        : c10d::Work(rank, op, is_profiled() ? title : nullptr, in), outputs_(std::move(out)), seq_(seq), key_(key),
+          terms_(std::move(terms)), called_(Clock::now()), begun_(called_)
     {
+    }
+    uint64_t getCompletionKey() const // override, where torch has it
+    {
+        return key_;
+    }
+    std::chrono::milliseconds getTimeout() const // override, where torch has it
+    {
+        return terms_.limit;
+    }
+    float getDuration() const override
+    {
+        TORCH_CHECK(ended_at_ != Clock::time_point(),
+                    "kolo: how long an operation takes is known when it is complete: wait() for it first");
+        return milliseconds_between(begun_, ended_at_);
+    }
+    // Completed like getFuture(), with success, time limit or error of the communicator as its value.
+    c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override
+    {
+        auto result = c10::make_intrusive<c10::ivalue::Future>(c10::IntType::get());
+        getFuture()->addCallback([result](c10::ivalue::Future &f) {
+            auto how = !f.hasError() ? c10d::WorkResult::SUCCESS
+                       : f.tryRetrieveErrorMessage().find("Timed out") == std::string::npos
+                           ? c10d::WorkResult::COMM_ERROR
+                           : c10d::WorkResult::TIMEOUT;
+            result->markCompleted(c10::IValue((int64_t)how));
+        });
+        return result;
     }
     std::vector<at::Tensor> result() override
     {
@@ -82,13 +131,35 @@ class BaseWork : public c10d::Work
     }
     virtual void end(std::exception_ptr error) // once
     {
+        ended_at_ = Clock::now();
+        conclude(error);
+        if (error)
+            terms_.hooks->failed(key_, terms_.whole_failed());
+        else
+            terms_.hooks->completed(ended());
+    }
+    void begin()
+    {
+        begun_ = Clock::now();
+    }
+    const Terms &terms() const
+    {
+        return terms_;
+    }
+    Ended ended() const
+    {
+        return {key_, opType_, seq_, called_, begun_, ended_at_, milliseconds_between(begun_, ended_at_)};
+    }
+
+  protected:
+    // For torch it is complete, or, on a stream, queued.
+    void conclude(std::exception_ptr error)
+    {
         finish(error);
         std::unique_lock<std::mutex> lock(future_mutex_);
         error_ = error, ended_ = true;
         if (future_) end_future();
     }
-
-  protected:
     virtual c10::intrusive_ptr<c10::ivalue::Future> make_future() const
     {
         return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
@@ -103,7 +174,9 @@ class BaseWork : public c10d::Work
         else
             future_->markCompleted(c10::IValue(outputs_));
     }
-    uint64_t seq_;
+    uint64_t seq_, key_;
+    Terms terms_;
+    Clock::time_point called_, begun_, ended_at_;
     std::mutex future_mutex_;
     bool ended_ = false;
     std::exception_ptr error_;
@@ -123,7 +196,7 @@ class Work : public BaseWork
             lane->help(number_);
             lock.lock();
         }
-        auto ended = [this] { return completed_; };
+        auto ended = [this] { return told_; };
         if (timeout == kNoTimeout) {
             cv_.wait(lock, ended);
         } else if (!cv_.wait_for(lock, timeout, ended)) {
@@ -144,10 +217,13 @@ class Work : public BaseWork
         BaseWork::end(error);
         std::lock_guard<std::mutex> lock(mutex_);
         lane_.reset();
+        told_ = true; // who waits finds it in the flight recorder as complete
+        cv_.notify_all();
     }
 
   private:
     std::shared_ptr<kolocomm::Lane> lane_;
+    bool told_ = false;
     uint64_t number_ = 0;
 };
 
@@ -155,8 +231,8 @@ class Work : public BaseWork
 class JoinedWork : public BaseWork
 {
   public:
-    JoinedWork(int rank, std::vector<WorkPtr> all)
-        : BaseWork(rank, c10d::OpType::COALESCED, nullptr, {}, {}, 0), all_(std::move(all))
+    JoinedWork(int rank, std::vector<WorkPtr> all, Terms terms)
+        : BaseWork(rank, c10d::OpType::COALESCED, nullptr, {}, {}, 0, std::move(terms)), all_(std::move(all))
     {
     }
     bool wait(std::chrono::milliseconds timeout) override
@@ -188,6 +264,23 @@ class JoinedWork : public BaseWork
     std::vector<WorkPtr> all_;
 };
 
+// A call with a limit of its own, where it has one.
+inline Call limited(Call call, std::chrono::milliseconds limit)
+{
+    if (limit == c10d::kUnsetTimeout) return call;
+    return [call = std::move(call), limit](const Place &p) {
+        int before = 0;
+        must(kolo_comm_set_op_timeout(p.comm, milliseconds_of(limit), &before));
+        try {
+            call(p);
+        } catch (...) {
+            kolo_comm_set_op_timeout(p.comm, before, nullptr);
+            throw;
+        }
+        must(kolo_comm_set_op_timeout(p.comm, before, nullptr));
+    };
+}
+
 // A communicator and the thread that calls it. A blocking call of an idle lane is made by the caller's thread. What
 // is late is ended by revoke(), which wakes it.
 class CommLane
@@ -198,6 +291,7 @@ class CommLane
     }
     ~CommLane()
     {
+        Unlocked unlocked;
         drain(); // what is queued ends first
         lane_.reset();
         kolo_comm_leave(comm_);
@@ -239,6 +333,7 @@ class CommLane
     void execute(const c10::intrusive_ptr<Work> &work, const Call &call)
     {
         std::exception_ptr error;
+        work->begin();
         try {
             call({comm_, nullptr});
         } catch (...) {
