@@ -65,6 +65,7 @@ class Changing : public Group
         kolo_config_t config = config_of(limit, -1);
         kolo_comm_t comm = nullptr;
         if (flags & KOLO_SHRINK_ABORT) {
+            Unlocked unlocked;
             revoke(); // what runs ends, and with it what is queued: the communicator is this thread's then
             main_->drain();
             must(kolo_comm_shrink(main_->comm(), out.data(), (int)out.size(), flags, &comm, &config));
