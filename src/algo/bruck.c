@@ -10,7 +10,8 @@
  */
 #include "algo/emit.h"
 
-/* I hold parts me .. me + have - 1 (mod n); my successor at the distance `have` gives me the next ones. */
+/* Gathers in doubling distances: I hold parts me .. me + have - 1 (mod n); my successor at the distance `have`
+ * gives me the next ones. */
 kolo_status_t kolo_bruck_all_gather(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks, me = env->rank;
@@ -63,7 +64,8 @@ kolo_status_t kolo_bruck_all_to_all(const kolo_emit_env_t *env, kolo_plan_t **pl
     return kolo_builder_finish(b, plan);
 }
 
-/* After the step of distance d, everyone has heard, directly or not, of the 2d - 1 ranks before it. */
+/* Waits in doubling distances: after the step of distance d, everyone has heard, directly or not, of the 2d - 1
+ * ranks before it. */
 kolo_status_t kolo_bruck_barrier(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks, me = env->rank;

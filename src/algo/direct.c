@@ -15,7 +15,8 @@ static uint32_t result_lane(const kolo_emit_env_t *env)
     return kolo_emit_has_fan(env) ? 0 : 1;
 }
 
-/* Part p to rank p, for all p but me, each rank starting with its successor so that nobody is everybody's first. */
+/* Sends part p to rank p, for all p but me, each rank starting with its successor so that nobody is everybody's
+ * first. */
 static void send_parts(kolo_builder_t *b, const kolo_emit_env_t *env)
 {
     kolo_builder_lane(b);
@@ -32,7 +33,7 @@ static void reduce_mine(kolo_builder_t *b, const kolo_emit_env_t *env, uint16_t 
                           kolo_seg(KOLO_BUF_SRC, (int32_t)env->rank, 1), KOLO_FLAG_FINAL);
 }
 
-/* DST[p] from every other p by its spread. */
+/* Receives DST[p] from every other p by its spread. */
 static void recv_parts(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t lane)
 {
     for (uint32_t k = 1; k < env->nranks; k++) {
@@ -71,7 +72,7 @@ kolo_status_t kolo_direct_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t
     return kolo_builder_finish(b, plan);
 }
 
-/* Every rank reduces its part; the root collects the parts. */
+/* Has every rank reduce its part; the root collects the parts. */
 kolo_status_t kolo_direct_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks;
@@ -93,7 +94,7 @@ kolo_status_t kolo_direct_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
     return kolo_builder_finish(b, plan);
 }
 
-/* Scatter, then everyone fans its part out: the root writes the data once and reads none of it twice. (The root
+/* Scatters, then everyone fans its part out: the root writes the data once and reads none of it twice. (The root
  * takes its own copy of the others' parts from their fan-outs: a NODE connection is read by all.) */
 kolo_status_t kolo_direct_broadcast(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {

@@ -44,7 +44,7 @@ kolo_status_t kolo_direct_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan
     return kolo_builder_finish(b, plan);
 }
 
-/* One lane sends, one receives: few lanes, and the next tile is copied in while this one is read. */
+/* Sends in one lane and receives in one: few lanes, and the next tile is copied in while this one is read. */
 kolo_status_t kolo_direct_all_to_all(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks, me = env->rank;

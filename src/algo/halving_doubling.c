@@ -24,7 +24,8 @@ static kolo_segment_t run(kolo_buf_t buf, uint32_t base)
     return kolo_seg_loop(buf, (int32_t)base, 1, 0);
 }
 
-/* `count` times: send a chunk of the half I give up, take one of the half I keep and add mine (`mine` buffer). */
+/* Sends, `count` times, a chunk of the half I give up, takes one of the half I keep and adds mine (`mine` buffer).
+ * */
 static void halve(const link_t *l, kolo_buf_t mine, uint32_t give, uint32_t keep, uint32_t count, uint8_t flags)
 {
     kolo_builder_loop(l->b, count);
@@ -94,7 +95,7 @@ kolo_status_t kolo_halving_doubling_all_gather(const kolo_emit_env_t *env, kolo_
     return kolo_builder_finish(b, plan);
 }
 
-/* Partial sums of the half I keep live in SCRATCH[part mod n/2]; the last step puts my part into DST. */
+/* Keeps partial sums of the half I keep in SCRATCH[part mod n/2]; the last step puts my part into DST. */
 kolo_status_t kolo_halving_doubling_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks, me = env->rank;

@@ -41,7 +41,7 @@ static uint32_t largest_node(const kolo_emit_env_t *env)
     return (uint32_t)most;
 }
 
-/* To all other ranks of my node, and from such a writer. */
+/* Sends to all other ranks of my node, and receives from such a writer. */
 static void spread(kolo_builder_t *b, const here_t *h, uint32_t lane, kolo_segment_t src)
 {
     if (h->size == 1) return;

@@ -68,7 +68,7 @@ kolo_status_t kolo_one_step_reduce(const kolo_emit_env_t *env, kolo_plan_t **pla
     return kolo_builder_finish(b, plan);
 }
 
-/* One lane: unlike the direct form nothing runs ahead, but a call is one pass. */
+/* Takes one lane: unlike the direct form nothing runs ahead, but a call is one pass. */
 kolo_status_t kolo_one_step_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks, me = env->rank;

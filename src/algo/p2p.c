@@ -33,7 +33,7 @@ static bool any(const bool *flags, uint32_t n)
     return found;
 }
 
-/* Message i as the grid has it: whole, or its half h. */
+/* Returns message i as the grid has it: whole, or its half h. */
 static kolo_segment_t message(kolo_buf_t buf, uint32_t i, uint32_t nsubs)
 {
     return kolo_seg(buf, (int32_t)(i * nsubs), nsubs);
@@ -61,7 +61,7 @@ static void sends_to(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t fir
     if (exposed) kolo_emit_wait_released(b, tx);
 }
 
-/* Second halves of what goes to one peer, into what it exposes. */
+/* Puts the second halves of what goes to one peer into what it exposes. */
 static void puts_to(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t first)
 {
     int peer = env->send_peers[first];
@@ -76,7 +76,7 @@ static void puts_to(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t firs
     }
 }
 
-/* The receiver's side of them; its lane stands before the one that gets, which may copy for long. */
+/* Takes the receiver's side of them; its lane stands before the one that gets, which may copy for long. */
 static void exposes_to(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t first)
 {
     int peer = env->recv_peers[first];

@@ -46,8 +46,8 @@ typedef struct {
     uint32_t base, size; /* the block: distances base .. base + size - 1 */
 } block_t;
 
-/* My sums of the parts at the distances base + first, base + first + stride, ...: SRC as long as nothing was
- * added. */
+/* Returns my sums of the parts at the distances base + first, base + first + stride, ...: SRC as long as nothing
+ * was added. */
 static kolo_segment_t sums(const block_t *k, bool raw, uint32_t first, uint32_t stride)
 {
     int32_t part = (int32_t)k->me - (int32_t)(k->base + first);
@@ -65,8 +65,8 @@ static void add(const block_t *k, uint16_t rx, bool last, kolo_segment_t dst, ko
     kolo_emit_recv_reduce(k->b, rx, last ? mine : dst, src, last ? KOLO_FLAG_FINAL : 0);
 }
 
-/* One exchange over the distance d inside a block: give away the sums of j = d + 2di, add what comes to those of
- * j = 2di. `last`: what is added to j = 0, the only turn, is my result. */
+/* Makes one exchange over the distance d inside a block: give away the sums of j = d + 2di, add what comes to those
+ * of j = 2di. `last`: what is added to j = 0, the only turn, is my result. */
 static void give_and_add(const block_t *k, uint32_t d, bool last)
 {
     uint32_t n = k->n, count = hops_over(k->size, d);

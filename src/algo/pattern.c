@@ -14,9 +14,9 @@ static uint32_t low_bit(uint32_t u)
     return u & (0u - u);
 }
 
-/* In-order tree over 1..m: a node whose lowest set bit is b covers u - b + 1 .. u + b - 1. Its parent has the next
- * higher bit lowest; parents beyond m are skipped, which hands their left part to the next one up. 0: u is the
- * top. */
+/* Returns the parent in the in-order tree over 1..m: a node whose lowest set bit is b covers u - b + 1 .. u + b -
+ * 1. Its parent has the next higher bit lowest; parents beyond m are skipped, which hands their left part to the
+ * next one up. 0: u is the top. */
 static uint32_t in_order_parent(uint32_t m, uint32_t u)
 {
     if (u == kolo_pattern_floor_power(m)) return 0;
@@ -34,7 +34,7 @@ static uint32_t in_order_right(uint32_t m, uint32_t u)
     return step ? u + step : 0;
 }
 
-/* Position 1..m to its number in tree `which`, and back. */
+/* Turns position 1..m into its number in tree `which`, and back. */
 static uint32_t to_tree(uint32_t m, uint32_t which, uint32_t position)
 {
     if (!which) return position;

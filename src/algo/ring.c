@@ -30,7 +30,7 @@ static int32_t chunk_at(const ring_t *r, uint32_t lane, int64_t back)
     return (int32_t)(kolo_pattern_wrap((int64_t)r->pos - back, r->n) * r->lanes + lane);
 }
 
-/* The same as a walk backwards: one place per loop turn. */
+/* Returns the same as a walk backwards: one place per loop turn. */
 static kolo_segment_t walk(const ring_t *r, kolo_buf_t buf, uint32_t lane, int64_t back)
 {
     return kolo_seg_loop(buf, chunk_at(r, lane, back), -(int32_t)r->lanes, r->n * r->lanes);

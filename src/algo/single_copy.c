@@ -25,7 +25,7 @@ static void get(kolo_builder_t *b, uint16_t rx, kolo_segment_t dst)
     in->dst = dst;
 }
 
-/* dst = src and the peer's raw input, in the order of the ranks. */
+/* Makes dst = src and the peer's raw input, in the order of the ranks. */
 static void get_reduce(kolo_builder_t *b, const kolo_emit_env_t *env, uint16_t rx, kolo_segment_t dst,
                        kolo_segment_t src)
 {
@@ -69,7 +69,7 @@ static void copy_own(kolo_builder_t *b, uint32_t dst, uint32_t src)
     kolo_builder_copy(b, kolo_seg(KOLO_BUF_DST, (int32_t)dst, 1), kolo_seg(KOLO_BUF_SRC, (int32_t)src, 1));
 }
 
-/* Two ranks: the receiver pulls the first half while the root pushes the second. */
+/* Broadcasts between two ranks: the receiver pulls the first half while the root pushes the second. */
 static kolo_status_t broadcast_to_one(const kolo_emit_env_t *env, kolo_builder_t *b, kolo_plan_t **plan)
 {
     uint32_t peer = 1 - env->rank;
@@ -106,7 +106,7 @@ kolo_status_t kolo_single_copy_broadcast(const kolo_emit_env_t *env, kolo_plan_t
     return kolo_builder_finish(b, plan);
 }
 
-/* Everyone pushes its part into the others' buffers, then copies it while it is in cache. */
+/* Pushes everyone's part into the others' buffers, then copies it while it is in cache. */
 kolo_status_t kolo_single_copy_all_gather(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     kolo_builder_t *b;
@@ -138,7 +138,7 @@ kolo_status_t kolo_single_copy_all_to_all(const kolo_emit_env_t *env, kolo_plan_
     return kolo_builder_finish(b, plan);
 }
 
-/* The root shows where parts go; all ranks push at the same time. */
+/* Shows where parts go at the root; all ranks push at the same time. */
 kolo_status_t kolo_single_copy_gather(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     kolo_builder_t *b;
@@ -171,8 +171,8 @@ kolo_status_t kolo_single_copy_scatter(const kolo_emit_env_t *env, kolo_plan_t *
     return kolo_builder_finish(b, plan);
 }
 
-/* Two ranks: each reduces its part from the other's memory and puts the result there. Nobody but its owner reads a
- * part of SRC before it is overwritten (in place). */
+/* Reduces, on each of two ranks, its part from the other's memory and puts the result there. Nobody but its owner
+ * reads a part of SRC before it is overwritten (in place). */
 static kolo_status_t all_reduce_of_two(const kolo_emit_env_t *env, kolo_builder_t *b, kolo_plan_t **plan)
 {
     int32_t me = (int32_t)env->rank, other = 1 - me;
@@ -187,8 +187,8 @@ static kolo_status_t all_reduce_of_two(const kolo_emit_env_t *env, kolo_builder_
     return kolo_builder_finish(b, plan);
 }
 
-/* Two ranks: the root reduces out of the other's memory. (Halves that both reduce are slower below some hundred KB:
- * two more copies between the cores than the work that is shared.) */
+/* Reduces, at the root of two ranks, out of the other's memory. (Halves that both reduce are slower below some
+ * hundred KB: two more copies between the cores than the work that is shared.) */
 kolo_status_t kolo_single_copy_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     kolo_segment_t src = kolo_seg(KOLO_BUF_SRC, 0, 1);

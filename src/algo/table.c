@@ -41,8 +41,8 @@ static bool two_references(const kolo_emit_env_t *env)
     return env->nranks == 1 || (env->refs && env->nranks == 2);
 }
 
-/* Several nodes, and one of them has several ranks. Every rank has at most a lane pair per rail, and adds up at
- * most its node and one partial sum of each other node. */
+/* Tells whether there are several nodes, and one of them has several ranks. Every rank has at most a lane pair per
+ * rail, and adds up at most its node and one partial sum of each other node. */
 static bool several_nodes(const kolo_emit_env_t *env)
 {
     if (env->nranks == 1) return true;
@@ -144,7 +144,7 @@ bool kolo_algo_usable(const kolo_algo_row_t *row, const kolo_emit_env_t *env)
     return row->usable(env) && (folds || !env->one_fold);
 }
 
-/* One rank: what it puts in comes out. */
+/* Emits the plan of one rank: what it puts in comes out. */
 static kolo_status_t emit_alone(kolo_coll_t coll, kolo_algo_t algo, const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     kolo_builder_t *b;

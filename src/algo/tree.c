@@ -15,7 +15,8 @@ typedef struct {
     uint32_t which; /* tree, part of the data, and connection lane */
 } node_t;
 
-/* My place in a tree whose root is the rank `root`, along the order of the ring, so that most links stay near. */
+/* Returns my place in a tree whose root is the rank `root`, along the order of the ring, so that most links stay
+ * near. */
 static node_t place_in(const kolo_emit_env_t *env, uint32_t root, uint32_t which)
 {
     uint32_t n = env->nranks, at = kolo_emit_position(env, 0, root);
@@ -57,7 +58,7 @@ static void up(kolo_builder_t *b, const node_t *node)
     }
 }
 
-/* From the parent to my children; the root has the data in `have` and goes on in the lane it is in. */
+/* Sends from the parent to my children; the root has the data in `have` and goes on in the lane it is in. */
 static void down(kolo_builder_t *b, const node_t *node, kolo_buf_t have)
 {
     uint16_t tx[2] = {0};

@@ -24,7 +24,7 @@ kolo_status_t kolo_job_get_place(kolo_job_place_t *place)
     return KOLO_OK;
 }
 
-/* What the launcher says of this host, against where the ranks are. */
+/* Compares what the launcher says of this host with where the ranks are. */
 static void look_at_hosts(const kolo_job_place_t *place, const kolo_member_t *m)
 {
     if (place->local_size != place->nranks || m->nnodes == 1 || m->local_of[place->rank] != 0) return;

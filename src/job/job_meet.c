@@ -86,7 +86,7 @@ static kolo_status_t choose_path(kolo_job_meeting_t *m)
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job: the path of the id file is longer than a path can be");
 }
 
-/* When this process began, in seconds of the real clock. */
+/* Returns when this process began, in seconds of the real clock. */
 static int64_t own_start_s(void)
 {
     int parent;
@@ -98,8 +98,8 @@ static int64_t own_start_s(void)
     return real.tv_sec - boot.tv_sec + (int64_t)ticks / sysconf(_SC_CLK_TCK);
 }
 
-/* A file of somebody else is not there for us, nor one that is so much older than this process that its rank 0 must
- * have given up: its host may be gone, and then nothing says so at once. */
+/* Refuses a file of somebody else, and one that is so much older than this process that its rank 0 must have given
+ * up: its host may be gone, and then nothing says so at once. */
 static bool can_be_ours(const char *path, int timeout_ms)
 {
     struct stat st;
@@ -135,7 +135,8 @@ static kolo_status_t wait_for_file(kolo_job_meeting_t *m)
     }
 }
 
-/* Where rank 0 is to be reached by others than this host's, whatever the launcher says of how many are here. */
+/* Tells whether rank 0 has to be reached by ranks of this host alone, whatever the launcher says of how many are
+ * here. */
 static bool is_for_one_host(const kolo_job_meeting_t *m)
 {
     char text[300];
@@ -175,8 +176,8 @@ bool kolo_job_meet_again(kolo_job_meeting_t *m, kolo_status_t status)
 
 /* ---- the address ---- */
 
-/* The secret is the job's own, and the communicator's, so that ranks of another that meet at the same address are
- * refused. */
+/* Meets at an address, with a secret of the job's own, and the communicator's, so that ranks of another that meet
+ * there are refused. */
 static kolo_status_t meet_at(kolo_job_meeting_t *m, const char *address)
 {
     char name[KOLO_JOB_NAME_BYTES], number[40], scope[440];
@@ -186,7 +187,7 @@ static kolo_status_t meet_at(kolo_job_meeting_t *m, const char *address)
     return kolo_id_create_computed(address, scope, m->rank == 0, &m->id);
 }
 
-/* What the launcher says of the host of rank 0, against what this host knows of itself. */
+/* Compares what the launcher says of the host of rank 0 with what this host knows of itself. */
 static void look_at_address(const kolo_job_meeting_t *m)
 {
     char text[300];

@@ -33,8 +33,8 @@ static bool has_variable(int pid, const char *name)
     return has;
 }
 
-/* mpiexec tells no name of the job, but on one host all ranks come from one process, by scripts or directly: the
- * nearest one that is no rank itself. */
+/* Finds the nearest process above that is no rank itself: mpiexec tells no name of the job, but on one host all
+ * ranks come from one process, by scripts or directly. */
 static kolo_status_t launching_process(const kolo_job_place_t *place, const char *variable, char *text,
                                        size_t bytes)
 {
@@ -86,7 +86,7 @@ kolo_status_t kolo_job_name(const kolo_job_values_t *v, const kolo_job_place_t *
 
 /* ---- address ---- */
 
-/* "n[03-07,9],m2" -> "n03" */
+/* Makes "n[03-07,9],m2" "n03". */
 static bool first_host(const char *list, char *host, size_t bytes)
 {
     size_t prefix = strcspn(list, "[,");

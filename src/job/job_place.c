@@ -37,7 +37,7 @@ static const source_t sources[] = {
     {KOLO_JOB_MPICH, AT(pmi_rank), AT(pmi_size), NOTHING, AT(mpi_local_rank), NOTHING},
 };
 
-/* NULL: not set. */
+/* Returns the text; NULL: not set. */
 static const char *text_at(const kolo_job_values_t *v, size_t at)
 {
     const char *text = NULL;
@@ -70,7 +70,7 @@ static bool is_whole(const source_t *s, const kolo_job_values_t *v)
     return text_at(v, s->rank) && text_at(v, s->size) && (s->also == NOTHING || text_at(v, s->also));
 }
 
-/* All but one. A batch script of Slurm has SLURM_PROCID, too, and is no task of a step. */
+/* Tells whether all but one are set. A batch script of Slurm has SLURM_PROCID, too, and is no task of a step. */
 static bool is_half(const source_t *s, const kolo_job_values_t *v)
 {
     int needed = s->also == NOTHING ? 2 : 3;
@@ -95,7 +95,7 @@ static kolo_status_t fail_half(const source_t *s, const kolo_job_values_t *v)
                      there, missing, names[s->launcher]);
 }
 
-/* *found: NULL when no launcher's variables are there. */
+/* Finds the launcher; *found: NULL when no launcher's variables are there. */
 static kolo_status_t find(const kolo_job_values_t *v, const source_t **found)
 {
     const source_t *half = NULL;
@@ -163,8 +163,9 @@ static kolo_status_t read_place(const source_t *s, const kolo_job_values_t *v, k
     return KOLO_OK;
 }
 
-/* Who has set torchrun's variables without being torchrun may have started ranks inside a rank of another launcher,
- * more than that had. Otherwise they are left from somewhere, and all ranks would be the same one. */
+/* Refuses torchrun's variables beside those of another launcher, unless they were set by who has started more ranks
+ * inside a rank of it than that had. Otherwise they are left from somewhere, and all ranks would be the same one.
+ * */
 static kolo_status_t check_second(const source_t *s, const kolo_job_values_t *v, const kolo_job_place_t *p)
 {
     kolo_job_place_t other;
@@ -183,7 +184,7 @@ static kolo_status_t check_second(const source_t *s, const kolo_job_values_t *v,
     return KOLO_OK;
 }
 
-/* Each worker would otherwise be rank 0 of a job of its own, and all of them would end well. */
+/* Fails, since each worker would otherwise be rank 0 of a job of its own, and all of them would end well. */
 static kolo_status_t fail_elastic(const kolo_job_values_t *v)
 {
     return kolo_fail(

@@ -35,7 +35,7 @@ void kolo_address_set_unix(kolo_address_t *address)
     kolo_put16(address->bytes + AT_FAMILY, FAMILY_UNIX);
 }
 
-/* As the kernel names them. */
+/* Tells whether it is a name as the kernel makes them. */
 static bool is_unix_name(const char *name)
 {
     for (int i = 0; i < UNIX_DIGITS; i++)
@@ -43,7 +43,7 @@ static bool is_unix_name(const char *name)
     return name[UNIX_DIGITS] == '\0';
 }
 
-/* Port 0: an address without a name, at which bind() chooses one. */
+/* Takes port 0 for an address without a name, at which bind() chooses one. */
 static socklen_t unix_to_sockaddr(const uint8_t *b, struct sockaddr_un *un)
 {
     un->sun_family = AF_UNIX;
@@ -52,7 +52,7 @@ static socklen_t unix_to_sockaddr(const uint8_t *b, struct sockaddr_un *un)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + UNIX_DIGITS);
 }
 
-/* A socket without a name, as those of callers, or with another kind of name has port 0. */
+/* Gives a socket without a name, as those of callers, or with another kind of name port 0. */
 static void unix_from_sockaddr(kolo_address_t *address, const struct sockaddr_un *un)
 {
     kolo_address_set_unix(address);

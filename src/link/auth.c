@@ -62,7 +62,7 @@ static void sip_round(uint64_t v[4])
     v[2] += v[1], v[1] = rotate(v[1], 17) ^ v[2], v[2] = rotate(v[2], 32);
 }
 
-/* SipHash-2-4 with the four key words of ours, four output words. */
+/* Computes SipHash-2-4 with the four key words of ours, four output words. */
 static void keyed_hash(const kolo_key_t *key, const void *data, size_t bytes, uint8_t out[32])
 {
     const uint8_t *p = data;
@@ -111,7 +111,7 @@ void kolo_auth_derive(const kolo_key_t *key, const char *purpose, const void *da
     keyed_hash(key, text, sizeof(text), out->bytes);
 }
 
-/* One hash for both sides: role, cookie, claim and nonce D (from the hello), nonce A, code. */
+/* Computes one hash for both sides: role, cookie, claim and nonce D (from the hello), nonce A, code. */
 static void prove(const kolo_shake_t *s, const char role[8], uint32_t code, uint8_t proof[PROOF_BYTES])
 {
     uint8_t text[8 + 8 + KOLO_GREETING_BYTES + HELLO_PROOF + 4];

@@ -63,7 +63,7 @@ static void dial_free(kolo_dial_t *dial)
     free(dial);
 }
 
-/* The end of the call: the owner forgets it before it hears of it. */
+/* Ends the call: the owner forgets it before it hears of it. */
 static void dial_finish(kolo_dial_t *dial, kolo_status_t status, kolo_socket_t socket, const char *text)
 {
     kolo_dial_done_t done = dial->config.done;
@@ -88,7 +88,7 @@ static void dial_fail(kolo_dial_t *dial, kolo_status_t status, const char *fmt, 
     dial_finish(dial, status, no_socket, text);
 }
 
-/* A socket that connected to itself: nothing listened, and the system chose the dialled port as our own. */
+/* Finds a socket that connected to itself: nothing listened, and the system chose the dialled port as our own. */
 static bool is_self_connected(int fd, const kolo_address_t *address)
 {
     struct sockaddr_storage sa = {0};
@@ -100,7 +100,7 @@ static bool is_self_connected(int fd, const kolo_address_t *address)
            memcmp(own.bytes + 8, address->bytes + 8, 16) == 0;
 }
 
-/* One attempt; 0 or an errno. */
+/* Makes one attempt; returns 0 or an errno. */
 static int dial_attempt(kolo_dial_t *dial)
 {
     struct sockaddr_storage sa;
@@ -126,7 +126,7 @@ static int dial_attempt(kolo_dial_t *dial)
 
 static void dial_again(void *arg);
 
-/* What the other side cannot know when it reports us missing. On the progress thread. */
+/* Tells what the other side cannot know when it reports us missing. On the progress thread. */
 static void tell_of_shortage(const kolo_dial_t *dial, int err)
 {
     static uint64_t last_ns;
@@ -165,7 +165,7 @@ static void dial_found_nobody(kolo_dial_t *dial)
                   kolo_address_is_unix(&dial->config.address) ? ", or it is in another network namespace" : "");
 }
 
-/* Of IPv6, which may be off: then a connection ends as if no port were free. */
+/* Tells whether there is IPv6, which may be off: then a connection ends as if no port were free. */
 static bool has_family(const kolo_address_t *address)
 {
     struct sockaddr_storage sa;
@@ -182,7 +182,7 @@ static bool has_family(const kolo_address_t *address)
     return has && kolo_route_source((struct sockaddr *)&sa, &source);
 }
 
-/* An attempt failed: another one later, or the end. */
+/* Makes another attempt later, or ends. */
 static void dial_attempt_failed(kolo_dial_t *dial, int err)
 {
     dial_hang_up(dial);
@@ -226,7 +226,7 @@ static void dial_attempt_failed(kolo_dial_t *dial, int err)
         dial_fail(dial, KOLO_ERR_NO_MEMORY, "no memory to call again");
 }
 
-/* Nothing was heard: whoever took the call, if anybody did, speaks another language. */
+/* Ends an attempt in which nothing was heard: whoever took the call, if anybody did, speaks another language. */
 static void dial_unanswered(void *arg)
 {
     kolo_dial_t *dial = arg;
@@ -251,7 +251,7 @@ static void dial_again(void *arg)
     if (err != 0) dial_attempt_failed(dial, err);
 }
 
-/* Somebody else listens there. */
+/* Goes elsewhere if it may, since somebody else listens there; else the call fails. */
 static void dial_met_stranger(kolo_dial_t *dial, kolo_status_t status, const char *text)
 {
     if (dial->config.elsewhere != NULL)

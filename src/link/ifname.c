@@ -66,7 +66,7 @@ static bool has_way_out(const view_t *view, const struct ifaddrs *ifa)
            is_same_address(ifa->ifa_addr, (const struct sockaddr *)&view->way_out6);
 }
 
-/* Lower is better; negative: not permitted. */
+/* Returns how good an interface is: lower is better; negative: not permitted. */
 static int interface_class(const view_t *view, const struct ifaddrs *ifa)
 {
     if (kolo_link_values.socket_ifname != NULL && kolo_link_values.socket_ifname[0] != '\0')
@@ -103,7 +103,7 @@ static bool family_permitted(int family)
     return family == AF_INET || family == AF_INET6;
 }
 
-/* Lower is better; negative: not permitted. */
+/* Scores an interface: lower is better; negative: not permitted. */
 static int score(const view_t *view, const struct ifaddrs *ifa)
 {
     const struct sockaddr *root = view->root;
@@ -155,7 +155,7 @@ bool kolo_address_has_network(void)
     return up;
 }
 
-/* What stays unknown has family 0. */
+/* Leaves what stays unknown with family 0. */
 static void look_around(view_t *view, const struct sockaddr *root)
 {
     kolo_address_t known;

@@ -20,7 +20,7 @@
 #define ACCEPTS_AT_ONCE 32
 #define BACKLOG         4096
 
-/* Once in this process, and again when it has not happened for a minute: all that wait for us are tried again
+/* Tells once in this process, and again when it has not happened for a minute: all that wait for us are tried again
  * soon. */
 static void tell_of_shortage(const kolo_listener_t *listener, int err)
 {

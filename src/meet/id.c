@@ -202,7 +202,7 @@ kolo_status_t kolo_id_create_computed(const char *address, const char *scope, bo
     return status;
 }
 
-/* near: whose subnet is preferred; NULL: none. */
+/* Makes an id. near: whose subnet is preferred; NULL: none. */
 static kolo_status_t create_fresh(kolo_id_t *id, const kolo_address_t *near)
 {
     bool taken;
@@ -277,7 +277,7 @@ kolo_status_t kolo_id_save(const kolo_unique_id_t *id, const char *path)
     return status;
 }
 
-/* *found stays false while there is no such file. */
+/* Reads a file; *found stays false while there is no such one. */
 static kolo_status_t try_load(kolo_unique_id_t *id, const char *path, bool *found)
 {
     kolo_unique_id_t read_id;

@@ -31,7 +31,7 @@ static root_t *roots;
 
 /* ---- the end ---- */
 
-/* The last word on all lifelines; NULL: none. */
+/* Closes all lifelines with a last word; NULL: none. */
 static void root_close_lines(root_t *root, kolo_status_t status, const char *text)
 {
     for (int i = 0; root->entries != NULL && i < root->count; i++) {
@@ -40,13 +40,13 @@ static void root_close_lines(root_t *root, kolo_status_t status, const char *tex
     }
 }
 
-/* Every rank knows its next one. */
+/* Tells whether every rank knows its next one. */
 static bool root_told_all(const root_t *root)
 {
     return root->failure == KOLO_OK && root->count > 0 && root->told == root->count;
 }
 
-/* On the progress thread; the root is no longer in the list. */
+/* Frees a root that is no longer in the list, on the progress thread. */
 static void root_free(root_t *root)
 {
     kolo_recorder_release(root->record);
@@ -74,7 +74,7 @@ static bool root_unlist(root_t *root)
     return found;
 }
 
-/* Nobody needs the root any more. */
+/* Finishes a root that nobody needs any more. */
 static void root_finish(root_t *root)
 {
     kolo_progress_t *progress = root->progress;
@@ -90,8 +90,8 @@ static void root_free_call(void *arg)
     root_free(arg);
 }
 
-/* All have been told and are through, as far as they have lifelines: one that gives up while the ring is being
- * closed still says why, and the others hear it. */
+/* Finishes once all have been told and are through, as far as they have lifelines: one that gives up while the ring
+ * is being closed still says why, and the others hear it. */
 void kolo_root_finish_if_done(root_t *root)
 {
     bool waits = false;
@@ -105,7 +105,7 @@ typedef struct {
     const char *text;
 } dismissal_t;
 
-/* On the progress thread, where alone roots are freed. */
+/* Frees roots on the progress thread, where alone they are freed. */
 static void dismiss_here(void *arg)
 {
     const dismissal_t *d = arg;
@@ -162,7 +162,7 @@ void kolo_root_fail(root_t *root, kolo_status_t status, const char *fmt, ...)
     kolo_timer_restart(root->timer, KOLO_ROOT_LINGER_MS);
 }
 
-/* The other end of a rank's lifeline, on the progress thread. */
+/* Hears the other end of a rank's lifeline, on the progress thread. */
 void kolo_root_line_ended(void *arg, int rank, kolo_status_t status, const char *text)
 {
     root_t *root = arg;

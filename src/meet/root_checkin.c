@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* The root speaks before the first rank gives up by itself. */
+/* Has the root speak before the first rank gives up by itself. */
 static void root_set_deadline(root_t *root, int timeout_ms)
 {
     int64_t left_ms = timeout_ms - KOLO_MIN(timeout_ms / 5, 4000);
@@ -39,7 +39,7 @@ static kolo_status_t root_adopt(root_t *root, const kolo_checkin_t *c)
     return KOLO_OK;
 }
 
-/* NULL: it fits to the first check-in. */
+/* Returns NULL if it fits to the first check-in, else what does not. */
 static const char *root_mismatch(const root_t *root, const kolo_checkin_t *c, char *buf, size_t bytes)
 {
     if (c->nranks != root->nranks)
@@ -172,8 +172,8 @@ static void root_ended_unheard(void *arg, int rank, kolo_status_t status, const 
     (void)arg, (void)rank, (void)status, (void)text;
 }
 
-/* The job has failed, by this caller or before it came. It is called back, too, but that may be too late: this
- * process may be about to end, having heard of the failure first. */
+/* Tells a caller that the job has failed, by it or before it came. It is called back, too, but that may be too
+ * late: this process may be about to end, having heard of the failure first. */
 static void root_last_word(root_t *root, int rank, kolo_socket_t socket)
 {
     static const uint8_t kept = KOLO_FRAME_KEPT;

@@ -50,8 +50,8 @@ static kolo_status_t read_from_file(const char *path, uint8_t *data, size_t *byt
 }
 
 #ifdef KOLO_HAVE_SODIUM
-/* A text that a person has thought of can be guessed by whoever squats the root's address and is sent proofs: each
- * guess is made to cost 64 MB and a tenth of a second. From TEXT_MAX characters on, 32 random bytes in hexadecimal
+/* Makes each guess cost 64 MB and a tenth of a second: a text that a person has thought of can be guessed by
+ * whoever squats the root's address and is sent proofs. From TEXT_MAX characters on, 32 random bytes in hexadecimal
  * for one, no guess succeeds. */
 static kolo_status_t stretch(const uint8_t *data, size_t bytes, kolo_key_t *base)
 {
@@ -89,7 +89,7 @@ static kolo_status_t make_base(const uint8_t *data, size_t bytes, kolo_key_t *ba
     return stretch(data, bytes, base);
 }
 
-/* A descriptor can be read once, but ids may be made often: what came out of it is kept, hashed. */
+/* Keeps what came out of a descriptor, hashed: it can be read once, but ids may be made often. */
 static kolo_status_t read_base(kolo_key_t *base)
 {
     static kolo_key_t kept;

@@ -163,7 +163,7 @@ void kolo_agree_fail_mismatch(kolo_agree_run_t *x, int rank)
                   x->oob->name, rank, x->oob->rank, x->a->what);
 }
 
-/* `from` is in another call, or names other ranks. */
+/* Takes a mismatch: `from` is in another call, or names other ranks. */
 static void take_mismatch(kolo_agree_run_t *x, int from)
 {
     int c = kolo_agree_lowest(x);
@@ -253,8 +253,8 @@ static bool is_foreign(const kolo_agree_run_t *x, const kolo_inbound_t *in)
     return (in->tag ^ x->tag) >> KOLO_SERIES_SHIFT != 0 && in->status == KOLO_OK;
 }
 
-/* Ranks that were in time for an agreement and ranks that heard of a loss before it must not wait for each
- * other. */
+/* Takes word of one that has given up: ranks that were in time for an agreement and ranks that heard of a loss
+ * before it must not wait for each other. */
 static void take_given_up(kolo_agree_run_t *x, int from, const kolo_ballot_t *b)
 {
     int lost = 0;

@@ -48,7 +48,7 @@ static void build_value(kolo_agree_run_t *x, kolo_status_t status, int about)
         if (!kolo_map_has(x->out, r)) memcpy(rows + (size_t)r * row, x->rows + (size_t)r * row, row);
 }
 
-/* To those who have reported. */
+/* Sends to those who have reported. */
 static void send_all(kolo_agree_run_t *x, kolo_ballot_type_t type)
 {
     for (int r = 0; r < x->oob->nranks; r++) {
@@ -135,7 +135,7 @@ static bool something_new(kolo_oob_t *oob, void *arg)
            kolo_agree_can_send(x);
 }
 
-/* Who is missing, as text; *first is one of them. */
+/* Writes who is missing; *first is one of them. */
 static void name_missing(const kolo_agree_run_t *x, int *first, char *buf, size_t bytes)
 {
     int n = 0, at = 0;
@@ -221,8 +221,8 @@ static kolo_status_t run(kolo_agree_run_t *x)
 
 /* ---- afterwards ---- */
 
-/* A rank that gives up says why in the place of the rows, as far as there is room. Who is aborted mostly is so
- * because its program has seen a rank fail. */
+/* Adds why a rank gives up in the place of the rows, as far as there is room. Who is aborted mostly is so because
+ * its program has seen a rank fail. */
 static void add_words(kolo_agree_run_t *x)
 {
     const kolo_oob_t *oob = x->oob;
@@ -235,14 +235,15 @@ static void add_words(kolo_agree_run_t *x)
     if (room > 0) snprintf(at, room, "%s%s%s", before, before[0] != '\0' ? "; then " : "", why);
 }
 
-/* What another rank has said in that place: bytes from outside. */
+/* Reads what another rank has said in that place: bytes from outside. */
 static void get_words(const kolo_agree_run_t *x, char *words, size_t bytes)
 {
     const uint8_t *at = x->value + KOLO_BALLOT_VALUE_BYTES + x->map_bytes;
     kolo_plain_copy(words, bytes, at, (size_t)x->oob->nranks * x->a->row_bytes);
 }
 
-/* From here on the progress thread answers; what has come and was not looked at is answered now. */
+/* Keeps the decision, for the progress thread to answer with from here on; what has come and was not looked at is
+ * answered now. */
 static void remember(kolo_agree_run_t *x, kolo_status_t status)
 {
     kolo_oob_t *oob = x->oob;

@@ -160,7 +160,7 @@ bool kolo_beat_cut_off(const kolo_oob_t *oob, int rank)
            (peer == NULL || !kolo_peer_life(peer)->watched); /* nobody knows */
 }
 
-/* Nothing that this rank sends arrives anywhere: it goes, and not those who do not hear it. */
+/* Gives this rank up: nothing that it sends arrives anywhere, so it goes, and not those who do not hear it. */
 static void give_up_self(kolo_oob_t *oob)
 {
     uint8_t bytes[KOLO_NEWS_FRAME_BYTES];
@@ -171,7 +171,8 @@ static void give_up_self(kolo_oob_t *oob)
                         "long packets (another MTU on the way?); the others go on without it");
 }
 
-/* Both ends of a path may find this at the same time: the lower rank speaks first, so that all hear one story. */
+/* Judges a path. Both ends may find this at the same time: the lower rank speaks first, so that all hear one story.
+ * */
 static void look_at_acks(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t now)
 {
     const kolo_beats_t *b = kolo_life(oob)->beats;
@@ -189,7 +190,7 @@ static void look_at_acks(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t now)
 
 /* ---- the clock ---- */
 
-/* false: for one at least that was not all of it. */
+/* Forgives lateness; false: for one at least that was not all of it. */
 static bool forgive(kolo_oob_t *oob, uint64_t late_ns)
 {
     bool all = true;

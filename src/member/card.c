@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A missing file (no /proc in a sandbox) is part of the identity like any other value. */
+/* Hashes a file; a missing one (no /proc in a sandbox) is part of the identity like any other value. */
 static uint64_t hash_file(uint64_t hash, const char *path)
 {
     char text[256];
@@ -51,7 +51,8 @@ static uint64_t hash_host(const char *name)
     return hash_namespace(hash, "/proc/self/ns/ipc");
 }
 
-/* Field 22 of /proc/PID/stat, in clock ticks since boot: tells a process from a later one with the same pid. */
+/* Reads field 22 of /proc/PID/stat, in clock ticks since boot: tells a process from a later one with the same pid.
+ * */
 static uint64_t start_time(int pid)
 {
     char text[1024], path[48];
@@ -118,7 +119,7 @@ static own_t *find_own(uint64_t job, int rank)
     return own;
 }
 
-/* The oldest of more than KEPT. */
+/* Forgets the oldest of more than KEPT. */
 static void forget_one(void)
 {
     own_t **last = NULL;

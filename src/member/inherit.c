@@ -38,14 +38,14 @@ static int rank_in(const kolo_oob_t *child, int parent_rank)
 
 /* ---- passing on; with the parent's lock held, and the child's ---- */
 
-/* Who gave up, or left, may be well. */
+/* Tells whether a peer is gone; who gave up, or left, may be well. */
 static bool is_gone(const kolo_peer_t *peer)
 {
     kolo_loss_how_t how = kolo_peer_life(peer)->loss.how;
     return how != KOLO_LOSS_GAVE_UP && how != KOLO_LOSS_LEFT;
 }
 
-/* A real loss explains more than that somebody gave up. */
+/* Keeps the better word: a real loss explains more than that somebody gave up. */
 static void keep_word(const kolo_oob_t *parent, kolo_inherited_t *child, const kolo_peer_t *peer)
 {
     char who[KOLO_INHERITED_WHO_BYTES / 2] = "";
@@ -134,7 +134,7 @@ static void tell_what_is_known(kolo_oob_t *parent, kolo_oob_t *child)
 
 /* ---- links ---- */
 
-/* With `tree` held. */
+/* Unlinks a child, with `tree` held. */
 static void unlink_child(kolo_oob_t *child)
 {
     kolo_oob_t *parent = kolo_inherited(child)->parent;

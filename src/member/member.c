@@ -130,8 +130,8 @@ static kolo_status_t check_cards(const kolo_peer_card_t *mine, kolo_peer_card_t 
     return KOLO_OK;
 }
 
-/* All have a device or none has. Whether two have the same one is seen where devices are known by their identity
- * (gpu/peers): numbers differ between processes. */
+/* Checks that all have a device or none has. Whether two have the same one is seen where devices are known by their
+ * identity (gpu/peers): numbers differ between processes. */
 static kolo_status_t check_devices(const kolo_peer_card_t *peers, int nranks)
 {
     for (int r = 1; r < nranks; r++) {
@@ -146,7 +146,8 @@ static kolo_status_t check_devices(const kolo_peer_card_t *peers, int nranks)
     return KOLO_OK;
 }
 
-/* After the checks that all ranks fail alike: who has failed one of them is not here any more. */
+/* Checks what ranks here share, after the checks that all ranks fail alike: who has failed one of them is not here
+ * any more. */
 static kolo_status_t check_own(uint64_t job, const kolo_peer_card_t *mine, const kolo_peer_card_t *peers,
                                int nranks)
 {

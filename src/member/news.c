@@ -40,7 +40,8 @@ static void tell_frame(kolo_conn_t *conn, kolo_frame_kind_t kind, uint64_t tag, 
     kolo_conn_send(conn, &f->out);
 }
 
-/* That a rank gave up says little without what it gave up for, which most ranks have not heard from itself. */
+/* Tells a peer news. That a rank gave up says little without what it gave up for, which most ranks have not heard
+ * from itself. */
 static void tell(kolo_conn_t *conn, const kolo_news_frame_t *news)
 {
     uint8_t bytes[KOLO_NEWS_FRAME_BYTES];
@@ -69,7 +70,7 @@ void kolo_news_tell_all(kolo_conn_t *conn)
     if (kolo_life(oob)->revoked) tell(conn, &revoked);
 }
 
-/* Ranks at growing distances are called where there is no connection; they are told all once they answer. */
+/* Calls ranks at growing distances where there is no connection; they are told all once they answer. */
 static void reach_out(kolo_oob_t *oob)
 {
     if (!oob->open || oob->closed) return;
@@ -107,7 +108,7 @@ void kolo_news_flood(kolo_oob_t *oob, kolo_frame_kind_t kind, const void *bytes,
     reach_out(oob);
 }
 
-/* Whoever works with this object; at most once per rank and once for the rest. */
+/* Tells whoever works with this object; at most once per rank and once for the rest. */
 static void announce(kolo_oob_t *oob, kolo_news_kind_t kind, int rank, const char *why)
 {
     if (kolo_life(oob)->news_fn != NULL) kolo_life(oob)->news_fn(kolo_life(oob)->news_arg, kind, rank, why);
@@ -150,7 +151,7 @@ static void loss_text(const kolo_oob_t *oob, const kolo_peer_t *peer, char *buf,
         snprintf(buf + n, bytes - (size_t)n, "; %s", kolo_inherited(oob)->who);
 }
 
-/* The first loss that matters ends waits. */
+/* Ends waits by the first loss that matters. */
 void kolo_news_update(kolo_oob_t *oob)
 {
     const kolo_peer_t *first = NULL;
@@ -216,7 +217,7 @@ void kolo_news_partition(kolo_oob_t *oob, const char *why)
     announce(oob, KOLO_NEWS_PARTITION, oob->rank, kolo_life(oob)->partition_why);
 }
 
-/* What the ranks of a parent have called is nothing to its children. */
+/* Tells of ranks that differ, here alone: what the ranks of a parent have called is nothing to its children. */
 void kolo_news_mismatch(kolo_oob_t *oob, int rank, const char *why)
 {
     kolo_life_t *l = kolo_life(oob);

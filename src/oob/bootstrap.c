@@ -103,7 +103,7 @@ kolo_status_t kolo_oob_hear_root(kolo_oob_t *oob, kolo_status_t status, uint64_t
     return kolo_fail(heard == KOLO_ERR_ABORTED ? heard : status, "%s", text);
 }
 
-/* The root's end of the lifeline, on the progress thread. */
+/* Hears the root's end of the lifeline, on the progress thread. */
 static void root_spoke(void *arg, int tag, kolo_status_t status, const char *text)
 {
     kolo_oob_t *oob = arg;
@@ -169,7 +169,8 @@ static void checked_in(void *arg, kolo_status_t status, kolo_socket_t socket, co
     pthread_mutex_unlock(&oob->lock); /* boot may be gone from here on */
 }
 
-/* Nobody serves a KOLO_COMM_ID yet. If its address is of this machine, whoever is first to bind it is the root. */
+/* Binds a KOLO_COMM_ID that nobody serves yet: if its address is of this machine, whoever is first to bind it is
+ * the root. */
 static void become_root(void *arg)
 {
     checkin_t *call = arg;
@@ -183,7 +184,7 @@ static void become_root(void *arg)
         call->tried_root = true; /* it will not work next time either */
 }
 
-/* Every other time the first one: there it mostly is. */
+/* Tries the first one every other time: there it mostly is. */
 static void try_elsewhere(void *arg, bool strangers, kolo_address_t *address)
 {
     checkin_t *call = arg;
@@ -247,7 +248,7 @@ static void stagger_over(void *arg)
     kolo_gate_open(&((kolo_oob_t *)arg)->gate);
 }
 
-/* Ranks of a large share call one after the other, at a rate that the root can serve. */
+/* Has ranks of a large share call one after the other, at a rate that the root can serve. */
 static kolo_status_t stagger(kolo_oob_t *oob, int nids, uint64_t deadline_ns)
 {
     int first, count;

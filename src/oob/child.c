@@ -16,7 +16,7 @@ struct kolo_oob_child {
 };
 _Static_assert(KOLO_OOB_ADDRESS_BYTES == sizeof(kolo_address_t), "an address as others carry it");
 
-/* strangers: the child is of ranks from elsewhere, too, who cannot call a loopback address. */
+/* Prepares a child. strangers: it is of ranks from elsewhere, too, who cannot call a loopback address. */
 static kolo_status_t prepare(kolo_oob_t *near, const kolo_key_t *key, bool strangers, kolo_oob_child_t **child,
                              uint8_t *address)
 {

@@ -24,7 +24,7 @@
 
 static void conn_ready(void *arg, int fd, uint32_t events);
 
-/* Any thread may add interest; only the progress thread takes it away. */
+/* Lets any thread add interest; only the progress thread takes it away. */
 static void conn_update_watch(kolo_conn_t *conn)
 {
     uint32_t events = (conn->stalled ? 0u : (uint32_t)EPOLLIN) | (conn->out != NULL ? (uint32_t)EPOLLOUT : 0u);
@@ -95,7 +95,7 @@ void kolo_conn_condemn(kolo_conn_t *conn, const char *why)
     conn_mark_dead(conn, why, KOLO_LOSS_BROKEN);
 }
 
-/* On the progress thread. */
+/* Closes a connection, on the progress thread. */
 static void conn_close(kolo_conn_t *conn)
 {
     kolo_watch_del(conn->watch);
@@ -149,8 +149,8 @@ static int out_iov(const kolo_outbound_t *out, struct iovec iov[3])
     return n;
 }
 
-/* When nothing can be written any more, what the peer sent before it went is still to be read: it may say why. The
- * progress thread does that, and what waits to be written fails then. */
+/* Writes what waits. When nothing can be written any more, what the peer sent before it went is still to be read:
+ * it may say why. The progress thread does that, and what waits to be written fails then. */
 static void conn_flush(kolo_conn_t *conn)
 {
     while (conn->out != NULL && !conn->mute) {
@@ -219,7 +219,7 @@ static void conn_finish_in(kolo_conn_t *conn)
     if (wrong != NULL) conn_refuse(conn, wrong);
 }
 
-/* A head is complete: finds a place for the message. false: it has none yet. */
+/* Finds a place for the message of a head that is complete. false: it has none yet. */
 static bool conn_begin_in(kolo_conn_t *conn)
 {
     const kolo_frame_rule_t *rule = kolo_rooms_frame_rule(conn->frame.kind);
@@ -304,8 +304,8 @@ static void conn_altered(kolo_conn_t *conn)
     conn_kill(conn, "carried " KOLO_SEAL_ALTERED, KOLO_LOSS_ALTERED);
 }
 
-/* One read: the rest of the message straight to its place, what follows into the scratch. Returns false when there
- * is nothing more to read now. */
+/* Reads once: the rest of the message straight to its place, what follows into the scratch. Returns false when
+ * there is nothing more to read now. */
 static bool conn_read_once(kolo_conn_t *conn, uint8_t *scratch)
 {
     struct iovec iov[3];

@@ -27,7 +27,7 @@ static int blamed_by(const kolo_oob_t *oob)
     return rank >= 0 ? rank : oob->blames >= 0 ? oob->blames : oob->rank;
 }
 
-/* Who is blamed, and whether it has left in order: then it was not lost in another way. */
+/* Says who is blamed, and whether it has left in order: then it was not lost in another way. */
 static uint64_t farewell_tag(const kolo_oob_t *oob)
 {
     int rank = blamed_by(oob);
@@ -38,7 +38,7 @@ static uint64_t farewell_tag(const kolo_oob_t *oob)
     return tag;
 }
 
-/* The frames of a farewell; returns how many bytes. */
+/* Makes the frames of a farewell; returns how many bytes. */
 static size_t farewell_frames(const kolo_oob_t *oob, uint8_t bytes[2 * KOLO_HEAD_BYTES + KOLO_WORDS_FRAME_MAX])
 {
     size_t used = 0, length = strlen(oob->reason);
@@ -70,9 +70,9 @@ void kolo_farewell_queue(kolo_conn_t *conn)
     kolo_conn_send(conn, &conn->leave);
 }
 
-/* To one that was called and may have let us in, while its verdict is on the way: the end of this connection would
- * be the end of our process to it. It has not proven yet who it is, but the words are no secret (nothing behind a
- * handshake is, see auth.h), and without them it would blame us for what we have met. */
+/* Takes leave of one that was called and may have let us in, while its verdict is on the way: the end of this
+ * connection would be the end of our process to it. It has not proven yet who it is, but the words are no secret
+ * (nothing behind a handshake is, see auth.h), and without them it would blame us for what we have met. */
 void kolo_farewell_call(const kolo_oob_t *oob, const kolo_dial_t *dial)
 {
     uint8_t bytes[2 * KOLO_HEAD_BYTES + KOLO_WORDS_FRAME_MAX];

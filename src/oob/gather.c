@@ -242,7 +242,7 @@ kolo_status_t kolo_oob_barrier(kolo_oob_t *oob)
     return gather(oob, NULL, 0, 0, kolo_oob_deadline(oob, 0), kolo_wait_purpose_call("in a barrier"));
 }
 
-/* Binomial tree over ranks counted from the root: rank v gets from v without its highest bit. */
+/* Broadcasts by a binomial tree over ranks counted from the root: rank v gets from v without its highest bit. */
 static kolo_status_t broadcast_part(kolo_oob_t *oob, int root, uint64_t tag, void *data, size_t bytes,
                                     uint64_t deadline_ns)
 {

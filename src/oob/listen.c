@@ -57,7 +57,8 @@ static int oob_who(void *owner, char *text, size_t bytes)
     return nranks;
 }
 
-/* Others could only wait for this rank until their limits, and would not learn why. */
+/* Fails the set-up of a rank that has had no room for callers: others could only wait for it until their limits,
+ * and would not learn why. */
 static void oob_starved(void *owner, uint64_t since_ns)
 {
     kolo_oob_t *oob = owner;

@@ -247,7 +247,7 @@ uint16_t kolo_builder_list(kolo_builder_t *b, const uint16_t *rx, uint32_t count
 
 /* ---- finish ---- */
 
-/* How often the innermost loop around instruction `at` runs; 1 outside loops. */
+/* Returns how often the innermost loop around instruction `at` runs; 1 outside loops. */
 static uint32_t turns_at(const kolo_plan_t *plan, uint32_t at)
 {
     uint32_t inside = 0;
@@ -269,7 +269,7 @@ static void mark_used(const kolo_plan_t *plan, uint16_t *used, uint16_t conn, in
     }
 }
 
-/* A renumbering must keep strided operands affine. */
+/* Tells whether a renumbering keeps strided operands affine. */
 static bool renumber_fits(const kolo_plan_t *plan, const uint16_t *to, uint16_t conn, int stride, uint32_t turns)
 {
     if (conn == KOLO_NO_CONN || conn >= plan->nconns || !stride) return true;

@@ -132,7 +132,7 @@ static kolo_status_t check_conns(const check_t *c)
     return status;
 }
 
-/* Every chunk that the segment can name, in every turn, must exist. */
+/* Checks that every chunk that the segment can name, in every turn, exists. */
 static kolo_status_t check_segment(const check_t *c, const kolo_segment_t *s, const char *name, bool pass)
 {
     if (s->buf > KOLO_BUF_SCRATCH) return bad(c, "%s names buffer %u", name, s->buf);

@@ -69,7 +69,7 @@ static int find_name(const char *const *names, int count, const char *name)
     return -1;
 }
 
-/* "a, b, c" for the message of a failed parse. */
+/* Writes "a, b, c" for the message of a failed parse. */
 static void list_names(const char *const *names, int count, char *buf, size_t bytes)
 {
     size_t at = 0;

@@ -22,7 +22,7 @@ static void copy_word(char *to, const char *from, size_t bytes)
     to[bytes] = '\0';
 }
 
-/* The next item of the list; false at its end. */
+/* Finds the next item of the list; false at its end. */
 static bool next_item(const char **at, force_t *item)
 {
     if (!*at || !**at) return false;
@@ -35,7 +35,7 @@ static bool next_item(const char **at, force_t *item)
     return true;
 }
 
-/* The last item that names the collective, or all, counts; also where it has no such algorithm. */
+/* Takes the last item that names the collective, or all; also where it has no such algorithm. */
 kolo_way_t kolo_tune_forced(kolo_coll_t coll)
 {
     const char *at = kolo_tune_config.algo;
@@ -56,7 +56,7 @@ const char *kolo_tune_force(const char *text)
     return before;
 }
 
-/* "ring, tree or direct": the algorithms of a collective, KOLO_COLL_COUNT: of any. */
+/* Writes "ring, tree or direct": the algorithms of a collective, KOLO_COLL_COUNT: of any. */
 static void list_algorithms(kolo_coll_t coll, char *text, size_t bytes)
 {
     size_t at = 0;

@@ -17,7 +17,8 @@ static double log2_up(double n)
     return n > 1 ? ceil(log2(n)) : 0;
 }
 
-/* n ranks in one host; b bytes: the whole vector (all_reduce, reduce, broadcast) or one part (the others). */
+/* Returns the cost of n ranks in one host; b bytes: the whole vector (all_reduce, reduce, broadcast) or one part
+ * (the others). */
 static kolo_cost_t local_cost(kolo_coll_t coll, kolo_algo_t algo, double n, double b)
 {
     bool parts = !kolo_coll_traits(coll)->whole;
@@ -46,7 +47,7 @@ static kolo_cost_t local_cost(kolo_coll_t coll, kolo_algo_t algo, double n, doub
     }
 }
 
-/* Flat algorithms over several hosts: every step that crosses pays the network. */
+/* Returns the cost of flat algorithms over several hosts: every step that crosses pays the network. */
 static kolo_cost_t cost(const kolo_tune_env_t *env, kolo_coll_t coll, kolo_algo_t algo, double b)
 {
     double n = env->nranks, hosts = env->nnodes, per = env->max_node_size;

@@ -61,7 +61,7 @@ static kolo_status_t bad(const reader_t *r, const char *what, const char *word)
                      word ? " \"" : "", word ? word : "", word ? "\"" : "");
 }
 
-/* NULL: there are no more. */
+/* Returns the next word; NULL: there are no more. */
 static char *next_word(reader_t *r)
 {
     r->at += strspn(r->at, " \t");

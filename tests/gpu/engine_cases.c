@@ -150,3 +150,35 @@ void stop_at_once(void)
     close(fd);
     free(text);
 }
+
+/* ---- a set that is removed ---- */
+
+/* Tensors whose streams wait are complete before the GPU has done anything: their set may go, while the timeline
+ * still asks how they ended. */
+void remove_behind_streams(void)
+{
+    int set, most[KIT_RANKS], n = me.size - 1;
+    twin_t t;
+    int64_t handle;
+    char path[] = "/tmp/kolo-gpu-timeline-XXXXXX";
+    int fd = mkstemp(path);
+    for (int i = 0; i < n; i++) most[i] = i;
+    used = 0;
+    make_twin(&t, KOLO_FLOAT32, 1000, 1, 1000);
+    CHECK(upload(&t));
+    kolo_tensor_memory_t memory = {gpu.device, NULL, gpu.streams[1]};
+    KIT_OK(kolo_engine_timeline_start(engine, path, 0));
+    for (int round = 0; round < 2; round++) {
+        KIT_OK(kolo_engine_add_set(engine, most, n, &set));
+        kolo_submission_t how = {.set = set, .memory = &memory};
+        kolo_tensor_t x = tensor(&t, "behind", true);
+        if (me.rank < n) KIT_OK(kolo_engine_all_reduce(engine, &x, KOLO_SUM, 1, 1, &how, &handle));
+        if (me.rank < n) KIT_OK(kolo_engine_wait(engine, handle, WAIT_MS, NULL));
+        KIT_OK(kolo_engine_remove_set(engine, set));
+    }
+    KIT_OK(kolo_engine_timeline_stop(engine));
+    CHECK(kit_sync(&gpu, gpu.streams[1]));
+    free_twin(&t);
+    unlink(path);
+    close(fd);
+}

@@ -51,5 +51,6 @@ void reduce_without_one(void);
 void fail_some(bool all);
 void write_timeline(void);
 void stop_at_once(void);
+void remove_behind_streams(void);
 
 #endif

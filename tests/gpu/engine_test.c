@@ -476,21 +476,8 @@ static void split_hosts(const char *hosts)
     setenv("KOLO_HOST_ID", name, 1);
 }
 
-/* "host": what is on GPUs passes through host memory, as its environment wants it. "hosts=N": of so many hosts.
- * "ran=NAME": by this backend, among others. */
-int main(int argc, char **argv)
+static void try_all(void)
 {
-    int devices = 0;
-    kolo_engine_config_t config = KOLO_ENGINE_CONFIG_INITIALIZER;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "host") == 0) native = false;
-        if (strncmp(argv[i], "hosts=", 6) == 0) split_hosts(argv[i] + 6);
-        if (strncmp(argv[i], "ran=", 4) == 0) wanted_backend = argv[i] + 4;
-    }
-    if (!kit_open(false, &devices) || devices < 1) return 77;
-    if (!KIT_OK(kolo_engine_init(&engine, NULL, &config))) return 1;
-    KIT_OK(kolo_engine_get_place(engine, &me));
-    if (!kit_rank_open(&gpu, me.local_rank % devices, ROOM)) return 1;
     reduce_many(KOLO_SUM, false);
     reduce_many(KOLO_SUM, true);
     reduce_many(KOLO_MIN, false);
@@ -512,6 +499,29 @@ int main(int argc, char **argv)
     submit_wrongly();
     if (native) write_timeline();
     if (native && !wanted_backend) stop_at_once();
+}
+
+/* "removes": sets that are removed, and nothing else. "host": what is on GPUs passes through host memory, as its
+ * environment wants it. "hosts=N": of so many hosts. "ran=NAME": by this backend, among others. */
+int main(int argc, char **argv)
+{
+    int devices = 0;
+    bool removes = false;
+    kolo_engine_config_t config = KOLO_ENGINE_CONFIG_INITIALIZER;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "host") == 0) native = false;
+        if (strcmp(argv[i], "removes") == 0) removes = true;
+        if (strncmp(argv[i], "hosts=", 6) == 0) split_hosts(argv[i] + 6);
+        if (strncmp(argv[i], "ran=", 4) == 0) wanted_backend = argv[i] + 4;
+    }
+    if (!kit_open(false, &devices) || devices < 1) return 77;
+    if (!KIT_OK(kolo_engine_init(&engine, NULL, &config))) return 1;
+    KIT_OK(kolo_engine_get_place(engine, &me));
+    if (!kit_rank_open(&gpu, me.local_rank % devices, ROOM)) return 1;
+    if (removes)
+        remove_behind_streams();
+    else
+        try_all();
     if (!KIT_OK(kolo_engine_shutdown(engine))) return 1;
     kit_rank_close(&gpu);
     if (failures) fprintf(stderr, "rank %d: %d failures\n", me.rank, failures);

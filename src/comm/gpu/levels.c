@@ -6,6 +6,7 @@
  * communicator they belong to, which reports their failures to the user.
  */
 #include "gpu/levels/levels.h"
+#include "base/failpoint.h"
 #include "comm/call/call.h"
 #include "comm/life/life.h"
 
@@ -189,6 +190,7 @@ void kolo_device_levels_look_away(kolo_body_t *body)
     if (!inside) return;
     kolo_news_set_handler(inside->oob, NULL, NULL); /* its news would end kernels of what is closed next */
     kolo_device_watch_alone(inside);
+    KOLO_FAIL_POINT("comm.device.look_away");
     kolo_device_watch_stop(inside);
     atomic_store(&inside->gpu.state, NULL); /* which the hierarchical executor closes */
 }

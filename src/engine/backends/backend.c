@@ -227,7 +227,9 @@ kolo_status_t kolo_backends_status(const kolo_set_t *s)
 {
     for (int i = 0; i < NKNOWN; i++) {
         void *here = atomic_load(&s->backend_here[i]);
-        if (here && known[i]->status) KOLO_TRY(known[i]->status(here));
+        if (!here || !known[i]->status) continue;
+        KOLO_FAIL_POINT("engine.backend.status");
+        KOLO_TRY(known[i]->status(here));
     }
     return KOLO_OK;
 }

@@ -42,8 +42,7 @@ static kolo_status_t open_gpu(kolo_set_t *s)
     return KOLO_OK;
 }
 
-/* Waits for what the set has on its way there. */
-static kolo_status_t await_flights(const kolo_set_t *s)
+kolo_status_t kolo_native_settle(const kolo_set_t *s)
 {
     kolo_devices_t *d = s->engine->devices;
     for (int i = 0; i < KOLO_FLIGHTS; i++)
@@ -58,7 +57,7 @@ void kolo_native_give_up(kolo_set_t *s)
     kolo_comm_t gpu = atomic_load(&s->gpu);
     kolo_flight_free(e->native->flight);
     e->native = NULL;
-    if (await_flights(s) == KOLO_OK && gpu) (void)kolo_comm_revoke(gpu); /* another rank may have been first */
+    if (kolo_native_settle(s) == KOLO_OK && gpu) (void)kolo_comm_revoke(gpu); /* another rank may have been first */
 }
 
 kolo_status_t kolo_native_renew(kolo_set_t *s)
@@ -66,7 +65,7 @@ kolo_status_t kolo_native_renew(kolo_set_t *s)
     kolo_comm_t gpu = atomic_load(&s->gpu);
     if (!gpu) return KOLO_OK;
     (void)kolo_comm_revoke(gpu); /* the news may not have come yet */
-    KOLO_TRY(await_flights(s));
+    KOLO_TRY(kolo_native_settle(s));
     kolo_set_leave_gpu(s, true);
     s->gpu_asked = false;
     kolo_info("engine", "the communicator of GPUs is made anew: an operation failed");

@@ -33,6 +33,8 @@ kolo_status_t kolo_native_end(kolo_set_t *s, kolo_response_t *const *batch, size
 /* Returns how a flight of a GPU ended: its mark is reached, but its kernels may have been ended. */
 kolo_status_t kolo_native_result(struct kolo_tensor_engine *e, const kolo_flight_t *flight);
 
+/* Waits until what the set has on its way on GPUs has come to its end, also where only the timeline asks for it. */
+kolo_status_t kolo_native_settle(const kolo_set_t *s);
 /* Gives up what the GPUs do after this rank has not queued its part of an operation, for which the others' kernels
  * wait (failed.c): what is on its way comes to its end, then all ranks' communicators of GPUs do. */
 void kolo_native_give_up(kolo_set_t *s);

@@ -290,6 +290,15 @@ static kolo_status_t run_fused(kolo_set_t *s, batch_t *b)
     return KOLO_OK;
 }
 
+/* All have agreed. The finisher asks the backends of a set for as long as it has something on GPUs. */
+static kolo_status_t change_sets(struct kolo_tensor_engine *e, const kolo_response_t *r)
+{
+    bool removes = r->request.work == KOLO_WORK_REMOVE_SET && r->entry;
+    const kolo_set_t *s = removes ? kolo_sets_find(e, (int)r->entry->request.shape[KOLO_CHANGE_ID]) : NULL;
+    if (s && s->rank >= 0) KOLO_TRY(kolo_native_settle(s));
+    return kolo_sets_change(e, r);
+}
+
 static kolo_status_t run_alone(kolo_set_t *s, const kolo_response_t *r, batch_t *b)
 {
     switch (r->request.work) {
@@ -300,7 +309,7 @@ static kolo_status_t run_alone(kolo_set_t *s, const kolo_response_t *r, batch_t 
         return KOLO_OK;
     case KOLO_WORK_ADD_SET:
     case KOLO_WORK_REMOVE_SET:
-        return kolo_sets_change(s->engine, r);
+        return change_sets(s->engine, r);
     case KOLO_WORK_JOIN:
         s->joined = false;
         s->join = NULL;
