@@ -398,6 +398,10 @@ class Group : public c10d::Backend
     void revoke()
     {
         if (main_) kolo_comm_revoke(main_->comm());
+        end_device();
+    }
+    void end_device()
+    {
         std::lock_guard<std::mutex> lock(mutex_);
         if (device_) kolo_comm_revoke(device_->comm());
     }
