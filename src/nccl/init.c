@@ -21,6 +21,9 @@ KOLO_NCCL_TWIN(ncclGetUniqueId, pncclGetUniqueId);
 ncclResult_t kolo_nccl_run_init(kolo_nccl_job_t *job)
 {
     kolo_comm_t made = NULL;
+    if (kolo_nccl_life(job->comm) != KOLO_NCCL_LIVE)
+        return kolo_nccl_fail(ncclInvalidUsage, "%s: communicator %p was aborted before its group ended", job->name,
+                              (void *)job->comm);
     kolo_nccl_profile_load();
     kolo_config_t config = kolo_nccl_config_kolo(&job->comm->config, job->comm->blocking);
     config.device = job->device;

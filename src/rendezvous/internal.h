@@ -226,6 +226,8 @@ struct kolo_rendezvous_manager {
     _Atomic uint64_t waits; /* and that do, in the tables of all steps */
     const kolo_remote_ops_t *remote; /* NULL: no other tasks */
     void *remote_arg;
+    _Atomic uint32_t asking; /* threads that are about to call one of `remote`: raised with the lock of a step that
+                                is not over, so after the end of all steps it only falls */
     struct kolo_rendezvous_watch *_Atomic watch; /* watch.h; NULL: no flight record */
 };
 /* Sets what reaches other tasks. Call it before the first step is made. */

@@ -6,7 +6,7 @@
 #include "base/cpu/group.h"
 #include "base/process.h"
 #include "comm/params.h"
-#include "rendezvous/internal.h"
+#include "rendezvous/watch.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,6 +21,7 @@ static kolo_slots_t managers = KOLO_SLOTS_OF(struct kolo_rendezvous_manager);
 
 static void give_back(kolo_rendezvous_manager_t manager)
 {
+    kolo_watch_unmap(manager->watch);
     free(manager->buckets);
     (void)kolo_slot_end(manager); /* its owner's destroy has, but for one that was never handed out */
     kolo_slots_give(&managers, manager);

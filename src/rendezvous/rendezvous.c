@@ -4,6 +4,7 @@
  * to the adapter, which fetches from other tasks. An abort ends all of them, once. internal.h says which thread
  * ends a receive.
  */
+#include "base/failpoint.h"
 #include "rendezvous/watch.h"
 
 #include <inttypes.h>
@@ -200,6 +201,7 @@ kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *tex
     if (status == KOLO_ERR_NO_MEMORY)
         kolo_fail_prefix(status, "send of edge %s to %s: ", key.edge_name, key.dst_device);
     end_small(small, value, args);
+    KOLO_FAIL_POINT("rendezvous.send.met");
     if (status == KOLO_OK && manager->watch) kolo_watch_sent(manager->watch, &key, rendezvous->step);
     if (met) {
         kolo_receive_end(met->receive, KOLO_OK, NULL, args, value);
@@ -314,9 +316,13 @@ static kolo_status_t receive_from_other(kolo_receive_t receive)
     pthread_mutex_lock(&rendezvous->lock);
     kolo_status_t status = check_alive(rendezvous);
     if (status == KOLO_OK) list_other(receive); /* so that an abort reaches it */
+    if (status == KOLO_OK) atomic_fetch_add(&manager->asking, 1);
     pthread_mutex_unlock(&rendezvous->lock);
-    if (status == KOLO_OK) status = manager->remote->receive(manager->remote_arg, receive);
+    if (status != KOLO_OK) return status;
+    KOLO_FAIL_POINT("rendezvous.receive.listed");
+    status = manager->remote->receive(manager->remote_arg, receive);
     if (status != KOLO_OK) kolo_rendezvous_unlist(receive);
+    atomic_fetch_sub(&manager->asking, 1);
     return status;
 }
 
@@ -378,9 +384,11 @@ bool kolo_rendezvous_give_up(kolo_receive_t receive)
     kolo_item_t *item = receive->item;
     if (item) kolo_table_remove(&rendezvous->table, item);
     bool listed = unlist_other(receive);
+    if (listed) atomic_fetch_add(&rendezvous->manager->asking, 1);
     pthread_mutex_unlock(&rendezvous->lock);
     if (item) item_drop(item);
     if (listed) cancel_other(receive);
+    if (listed) atomic_fetch_sub(&rendezvous->manager->asking, 1);
     if (listed && mine && receive->args.into) kolo_receive_wait_parted(receive);
     if (listed) kolo_receive_unref(receive);
     return mine;
@@ -478,7 +486,9 @@ kolo_status_t kolo_rendezvous_abort(kolo_rendezvous_t rendezvous, kolo_status_t 
     kolo_item_t *item = kolo_table_take_all(&rendezvous->table);
     kolo_receive_t other = rendezvous->others;
     rendezvous->others = NULL;
+    const bool asks = other != NULL;
     for (kolo_receive_t r = other; r; r = r->next_other) r->prev_other = NULL;
+    if (asks) atomic_fetch_add(&rendezvous->manager->asking, 1);
     pthread_mutex_unlock(&rendezvous->lock);
     drop_all(rendezvous, item);
     while (other) {
@@ -488,6 +498,7 @@ kolo_status_t kolo_rendezvous_abort(kolo_rendezvous_t rendezvous, kolo_status_t 
         kolo_receive_unref(other);
         other = next;
     }
+    if (asks) atomic_fetch_sub(&rendezvous->manager->asking, 1);
     return KOLO_OK;
 }
 

@@ -4,6 +4,7 @@
  * announced where the tasks meet) and its adapter. A restarted task has a new incarnation.
  */
 #include "base/clock.h"
+#include "base/file/fds.h"
 #include "base/process.h"
 #include "comm/params.h"
 #include "meet/id.h"
@@ -216,15 +217,31 @@ kolo_status_t kolo_server_join(kolo_server_t server, int timeout_ms)
     }
 }
 
+static void describe_asking(void *arg, char *buf, size_t bytes)
+{
+    const kolo_server_t server = arg;
+    snprintf(buf, bytes, "%u threads that hand receives to the stopped server of %s",
+             atomic_load(&server->manager->asking), server->cluster.tasks[server->adapter.me].name);
+}
+
+/* They are between two instructions: a receive that was listed before its step was ended. */
+static void await_asking(kolo_server_t server)
+{
+    kolo_wait_t wait;
+    kolo_wait_init(&wait, NULL, 0, describe_asking, server, 1);
+    while (atomic_load(&server->manager->asking) > 0) (void)kolo_wait_pause(&wait);
+    kolo_wait_end(&wait);
+}
+
 kolo_status_t kolo_server_destroy(kolo_server_t server)
 {
     if (server == NULL) return KOLO_OK;
     KOLO_TRY(kolo_rendezvous_check_handle("server_destroy", "server", server));
     if (server->manager) {
         KOLO_TRY(kolo_server_stop(server));
-        kolo_rendezvous_watch_t *watch = server->manager->watch;
+        await_asking(server);
+        if (server->manager->watch) kolo_fd_close(server->adapter.watch_fd); /* kolo-top finds it no more */
         kolo_rendezvous_manager_end(server->manager);
-        kolo_watch_destroy(watch, server->adapter.watch_fd);
         kolo_adapter_fini(&server->adapter);
     }
     kolo_cluster_free(&server->cluster);

@@ -31,11 +31,9 @@ kolo_rendezvous_watch_t *kolo_watch_create(const char *task, uint64_t incarnatio
     return watch;
 }
 
-void kolo_watch_destroy(kolo_rendezvous_watch_t *watch, int fd)
+void kolo_watch_unmap(kolo_rendezvous_watch_t *watch)
 {
-    if (watch == NULL) return;
-    munmap(watch, sizeof *watch);
-    kolo_fd_close(fd);
+    if (watch) munmap(watch, sizeof *watch);
 }
 
 static void name_edge(kolo_watch_edge_t *edge, const kolo_tensor_key_t *key)

@@ -65,7 +65,9 @@ typedef struct kolo_rendezvous_watch {
 
 /* Makes the record that others may watch. NULL: the system gives no memory; nothing is written down then. */
 kolo_rendezvous_watch_t *kolo_watch_create(const char *task, uint64_t incarnation, int *fd);
-void kolo_watch_destroy(kolo_rendezvous_watch_t *watch, int fd); /* NULL is fine */
+/* Takes the record away from this process; its descriptor is closed apart. Nobody writes into it any more: not
+ * before the last who holds its manager has gone. NULL is fine. */
+void kolo_watch_unmap(kolo_rendezvous_watch_t *watch);
 /* Notes that this edge was sent in this step. Any thread. */
 void kolo_watch_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step);
 /* Returns the last step in which the edge of this key was sent to its destination; false: never, or not known. Any

@@ -3,6 +3,7 @@
  * The flight record of keyed tensors: what waits for long is written down and told in one sentence, and whatever
  * the bytes are, they are read without harm.
  */
+#include "base/file/fds.h"
 #include "base/test.h"
 #include "rendezvous/watch.h"
 
@@ -30,10 +31,9 @@ static void open_task(task_t *t, const char *name, uint64_t step)
 
 static void close_task(task_t *t)
 {
-    kolo_rendezvous_watch_t *watch = t->manager->watch;
     kolo_rendezvous_close(t->step);
     kolo_rendezvous_manager_end(t->manager);
-    kolo_watch_destroy(watch, t->fd);
+    kolo_fd_close(t->fd);
 }
 
 static kolo_status_t never(void *arg, kolo_receive_t receive)

@@ -81,18 +81,40 @@ static void check_told(const job_t *job, uint64_t since, uint64_t within_ms, kol
     assert_true(IN_TIME(worst <= within_ms * PATIENCE));
 }
 
+/* Kills the victim, this long after all were there, and waits for the others. Returns when it was killed. */
+static uint64_t kill_victim(job_t *job, const char *const *env, void (*fn)(proc_t *), int after_ms)
+{
+    job_start(job, RANKS, env, fn, NULL);
+    job_await(job, 0, RANKS);
+    nap_ms(after_ms);
+    uint64_t start = now_ms();
+    kill(job->pids[VICTIM], SIGKILL);
+    atomic_fetch_add(&job->shared->arrived[1], 1);
+    assert_int_equal(job_finish(job, VICTIM), 0);
+    waitpid(job->pids[VICTIM], NULL, 0);
+    return start;
+}
+
+/* Stops the victim until all others have been told. Returns when it was stopped. */
+static uint64_t stop_victim(job_t *job, const char *const *env, void (*fn)(proc_t *), int after_ms)
+{
+    job_start(job, RANKS, env, fn, NULL);
+    job_await(job, 0, RANKS);
+    nap_ms(after_ms);
+    uint64_t start = now_ms();
+    kill(job->pids[VICTIM], SIGSTOP);
+    job_await(job, 1, RANKS - 1);
+    kill(job->pids[VICTIM], SIGCONT);
+    assert_int_equal(job_finish(job, -1), 0);
+    return start;
+}
+
 static void an_idle_communicator_hears_of_a_death(void **state)
 {
     job_t job;
     char process[32];
     (void)state;
-    job_start(&job, RANKS, NULL, idle, NULL);
-    job_await(&job, 0, RANKS);
-    uint64_t start = now_ms();
-    kill(job.pids[VICTIM], SIGKILL);
-    atomic_fetch_add(&job.shared->arrived[1], 1);
-    assert_int_equal(job_finish(&job, VICTIM), 0);
-    waitpid(job.pids[VICTIM], NULL, 0);
+    uint64_t start = kill_victim(&job, NULL, idle, 0);
     snprintf(process, sizeof process, "process %d)", (int)job.pids[VICTIM]);
     check_told(&job, start, 200, KOLO_ERR_REMOTE,
                (const char *const[]){"rank 4 (host ", process, "was lost", NULL});
@@ -115,13 +137,7 @@ static void a_child_that_holds_the_sockets_hides_no_death(void **state)
     static const char *const env[] = {"HOSTS=6", NULL}; /* nobody sees its process: only the sockets tell */
     job_t job;
     (void)state;
-    job_start(&job, RANKS, env, with_a_child, NULL);
-    job_await(&job, 0, RANKS);
-    uint64_t start = now_ms();
-    kill(job.pids[VICTIM], SIGKILL);
-    atomic_fetch_add(&job.shared->arrived[1], 1);
-    assert_int_equal(job_finish(&job, VICTIM), 0);
-    waitpid(job.pids[VICTIM], NULL, 0);
+    uint64_t start = kill_victim(&job, env, with_a_child, 0);
     kill((pid_t)job.shared->found[VICTIM].bytes, SIGKILL);
     check_told(&job, start, 200, KOLO_ERR_REMOTE,
                (const char *const[]){"rank 4 (host ", "its connection was closed",
@@ -149,14 +165,7 @@ static void the_words_say_who_where_how_and_what_was_under_way(void **state)
     job_t job;
     char process[32];
     (void)state;
-    job_start(&job, RANKS, NULL, busy, NULL);
-    job_await(&job, 0, RANKS);
-    nap_ms(50);
-    uint64_t start = now_ms();
-    kill(job.pids[VICTIM], SIGKILL);
-    atomic_fetch_add(&job.shared->arrived[1], 1);
-    assert_int_equal(job_finish(&job, VICTIM), 0);
-    waitpid(job.pids[VICTIM], NULL, 0);
+    uint64_t start = kill_victim(&job, NULL, busy, 50);
     snprintf(process, sizeof process, "process %d)", (int)job.pids[VICTIM]);
     check_told(
         &job, start, 200, KOLO_ERR_REMOTE,
@@ -197,13 +206,7 @@ static void late_ticks_are_forgiven_no_longer_than_a_verdict(void **state)
                                       NULL};
     job_t job;
     (void)state;
-    job_start(&job, RANKS, env, go_on, NULL);
-    job_await(&job, 0, RANKS);
-    uint64_t start = now_ms();
-    kill(job.pids[VICTIM], SIGSTOP);
-    job_await(&job, 1, RANKS - 1);
-    kill(job.pids[VICTIM], SIGCONT);
-    assert_int_equal(job_finish(&job, -1), 0);
+    uint64_t start = stop_victim(&job, env, go_on, 0);
     check_told(&job, start, 8500, KOLO_ERR_REMOTE,
                (const char *const[]){"rank 4 (host ", "nothing was heard from it", NULL});
     for (int r = 0; r < RANKS; r++) /* with all of it forgiven it takes 8 * 0.9 + 2 seconds at least */
@@ -215,14 +218,7 @@ static void a_stopped_rank_on_another_host_gets_a_verdict_and_is_fenced(void **s
     static const char *const env[] = {"HOSTS=3", "KOLO_SUSPECT_MS=300", "KOLO_VERDICT_MS=1000", NULL};
     job_t job;
     (void)state;
-    job_start(&job, RANKS, env, go_on, NULL);
-    job_await(&job, 0, RANKS);
-    nap_ms(300);
-    uint64_t start = now_ms();
-    kill(job.pids[VICTIM], SIGSTOP);
-    job_await(&job, 1, RANKS - 1);
-    kill(job.pids[VICTIM], SIGCONT);
-    assert_int_equal(job_finish(&job, -1), 0);
+    uint64_t start = stop_victim(&job, env, go_on, 300);
     check_told(&job, start, 1500, KOLO_ERR_REMOTE,
                (const char *const[]){"rank 4 (host ", "nothing was heard from it", NULL});
     const finding_t *f = &job.shared->found[VICTIM];

@@ -242,6 +242,25 @@ static void few_CTAs_are_the_profile_compute(me_t *me)
     works(me, me->comm, me->n);
 }
 
+/* Its handle is given out again later: what the group still has of it must not be made. */
+static void an_abort_before_the_end_of_its_group(me_t *me)
+{
+    ncclComm_t comm = NULL;
+    ncclUniqueId id;
+    (void)me;
+    OK(ncclGetUniqueId(&id));
+    for (int i = 0; i < 3; i++) {
+        OK(ncclGroupStart());
+        OK(ncclCommInitRank(&comm, 1, id, 0));
+        OK(ncclCommAbort(comm));
+        IS(ncclInvalidUsage, ncclGroupEnd());
+        FACT(says("was aborted before its group ended"));
+        IS(ncclInvalidArgument, ncclCommDestroy(comm));
+    }
+    OK(ncclCommInitRank(&comm, 1, id, 0));
+    OK(ncclCommDestroy(comm));
+}
+
 typedef struct {
     ncclUniqueId id;
     int rank, nranks;
@@ -302,6 +321,7 @@ const case_t edge_cases[] = {
     {"memory_is_freed_by_any_thread", memory_is_freed_by_any_thread, EACH},
     {"what_is_no_registration_is_refused", what_is_no_registration_is_refused, EACH},
     {"few_CTAs_are_the_profile_compute", few_CTAs_are_the_profile_compute, EACH},
+    {"an_abort_before_the_end_of_its_group", an_abort_before_the_end_of_its_group, FIRST},
     {"two_that_claim_one_rank_are_told", two_that_claim_one_rank_are_told, FIRST},
     {"two_that_count_ranks_differently_are_told", two_that_count_ranks_differently_are_told, FIRST},
     {NULL, NULL, EACH},

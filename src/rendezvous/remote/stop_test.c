@@ -2,7 +2,7 @@
  *
  * A server is stopped and destroyed while another thread sends a value that a task has asked for: that thread is
  * about to hand it to the thread of the channels, which ends. A fail point holds it there; then the same at any
- * moment.
+ * moment. And a send that has left its value, and is about to note that in the server's flight record.
  */
 #include "base/failpoint.h"
 #include "rendezvous/remote/test_tasks.h"
@@ -55,6 +55,50 @@ static void a_value_that_is_handed_over_is_awaited(void **state)
     assert_int_equal(kolo_fail_points_arm(NULL), KOLO_OK);
 }
 
+static void a_send_notes_what_it_did_in_a_record_that_is_there(void **state)
+{
+    fixture_t *f = *state;
+    pthread_t thread;
+    sender_t s = {.step = f->at_ps, .key = make_key(f->worker, PS, WORKER, "late")};
+    assert_int_equal(kolo_fail_points_arm("rendezvous.send.met:1:delay:300"), KOLO_OK);
+    assert_int_equal(pthread_create(&thread, NULL, send_late, &s), 0);
+    while (!atomic_load(&s.sends)) sched_yield();
+    usleep(50000);
+    assert_int_equal(kolo_server_destroy(f->ps), KOLO_OK);
+    pthread_join(thread, NULL);
+    assert_int_equal(kolo_fail_points_arm(NULL), KOLO_OK);
+    kolo_rendezvous_close(f->at_ps);
+    f->ps = start_server(PS);
+    f->at_ps = open_step(f->ps, 1);
+}
+
+static void *receive_late(void *arg)
+{
+    sender_t *s = arg;
+    kolo_value_t value;
+    atomic_store(&s->sends, true);
+    if (kolo_rendezvous_receive(s->step, s->key, NULL, 5000, &value) == KOLO_OK) kolo_value_release(&value);
+    return NULL;
+}
+
+static void a_receive_that_is_handed_over_is_awaited(void **state)
+{
+    fixture_t *f = *state;
+    pthread_t thread;
+    sender_t s = {.step = f->at_worker, .key = make_key(f->worker, PS, WORKER, "late")};
+    assert_int_equal(kolo_fail_points_arm("rendezvous.receive.listed:1:delay:300"), KOLO_OK);
+    assert_int_equal(pthread_create(&thread, NULL, receive_late, &s), 0);
+    while (!atomic_load(&s.sends)) sched_yield();
+    usleep(50000);
+    assert_int_equal(kolo_server_destroy(f->worker), KOLO_OK);
+    f->worker = make_server(WORKER, secret); /* another object where the first was, or not */
+    pthread_join(thread, NULL);
+    assert_int_equal(kolo_fail_points_arm(NULL), KOLO_OK);
+    kolo_rendezvous_close(f->at_worker);
+    assert_int_equal(kolo_server_start(f->worker), KOLO_OK);
+    f->at_worker = open_step(f->worker, 1);
+}
+
 static void stops_meet_sends_at_any_moment(void **state)
 {
     for (useconds_t i = 0; i < ROUNDS; i++) stop_while_it_sends(*state, i % 5 * 20);
@@ -64,6 +108,8 @@ static int run(const char *name)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_value_that_is_handed_over_is_awaited, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_send_notes_what_it_did_in_a_record_that_is_there, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_receive_that_is_handed_over_is_awaited, set_up, tear_down),
         cmocka_unit_test_setup_teardown(stops_meet_sends_at_any_moment, set_up, tear_down),
     };
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);
