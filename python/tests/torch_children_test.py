@@ -94,6 +94,19 @@ def test_shrink():
     meet("shrunk")
 
 
+def test_shrink_ends_what_waits():
+    """One that hangs is left out: what waits for it ends, what is queued behind that too."""
+    if rank == 2:
+        meet("ended")
+        return
+    works = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(3)]
+    group = dist.shrink_group([2], shrink_flags=dist.distributed_c10d.SHRINK_ABORT)
+    for w in works:
+        raises(w.wait, "kolo")
+    sums(group, [0, 1])
+    meet("ended")
+
+
 def shrink_without_one_that_is_gone():
     """What waits for it ends; ranks that are lost and not in the list are named. The last two cases: rank 2 is gone then."""
     begin("gone")

@@ -4,6 +4,7 @@
 
     torch_gpu_test.py [--ranks N]           collectives, messages, futures, graphs, hooks, parts of groups: right or not
     torch_gpu_test.py --train [--ranks N]   DDP, FSDP2 and a GPT-like step, by turns with NCCL: losses and speed
+    torch_gpu_test.py --killed              the last rank is killed in an operation: named by the others, and after how long
     --cpu       the same script with small tensors of the host, and Gloo for NCCL: a rehearsal where no GPU is
 """
 import argparse
@@ -255,6 +256,29 @@ def check(rank, size):
     return 0
 
 
+# ---- a rank that is killed -------------------------------------------------------------------------------------------------------
+
+
+def killed(rank, size):
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), size, rank == 0)
+    dist.init_process_group("kolo", store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=30))
+    x = full(1 << 20, 1.0)
+    dist.all_reduce(x)
+    synchronize()
+    if rank == size - 1:
+        store.set("when", repr(time.monotonic()))
+        os.kill(os.getpid(), 9)
+    try:
+        for _ in range(100000):
+            dist.all_reduce(x, async_op=True).wait()
+            synchronize()
+    except RuntimeError as e:
+        took = (time.monotonic() - float(store.get("when"))) * 1e3
+        print(f"rank {rank}: rank {size - 1} named: {f'rank {size - 1}' in str(e)}, after {took:.1f} ms: {str(e)[:160]}", flush=True)
+        os._exit(0 if f"rank {size - 1}" in str(e) and took < 5000 else 1)
+    os._exit(1)
+
+
 # ---- training, by turns with NCCL ------------------------------------------------------------------------------------------------
 
 
@@ -370,6 +394,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=0)
     parser.add_argument("--train", action="store_true")
+    parser.add_argument("--killed", action="store_true")
     parser.add_argument("--cpu", action="store_true")
     args = parser.parse_args()
     if args.cpu:
@@ -379,7 +404,7 @@ def main():
         rank = int(os.environ["RANK"])
         if not args.cpu:
             torch.cuda.set_device(rank % torch.cuda.device_count())
-        return (train if args.train else check)(rank, args.ranks)
+        return (train if args.train else killed if args.killed else check)(rank, args.ranks)
     ranks = args.ranks or (2 if args.cpu else torch.cuda.device_count())
     if not ranks:
         print("no GPU is here: nothing was tried")
@@ -387,10 +412,11 @@ def main():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    cmd = [sys.executable, __file__, "--ranks", str(ranks), *(["--train"] if args.train else []), *(["--cpu"] if args.cpu else [])]
+    cmd = [sys.executable, __file__, "--ranks", str(ranks), *(["--train"] if args.train else []), *(["--killed"] if args.killed else []), *(["--cpu"] if args.cpu else [])]
     env = {**os.environ, "MASTER_PORT": str(port), "NCCL_NVLS_ENABLE": "0"}
     all_ranks = [subprocess.Popen(cmd, env={**env, "RANK": str(r)}) for r in range(ranks)]
-    return max(p.wait() for p in all_ranks)
+    ends = [p.wait() for p in all_ranks]
+    return max(ends[:-1] if args.killed else ends, key=abs)
 
 
 if __name__ == "__main__":

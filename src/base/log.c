@@ -79,7 +79,7 @@ static kolo_status_t open_file(const char *path)
 static int level_of(const char *text, size_t length)
 {
     for (int i = KOLO_LOG_NONE; i <= KOLO_LOG_TRACE; i++)
-        if (strlen(level_names[i]) == length && strncasecmp(text, level_names[i], length) == 0) return i;
+        if (kolo_plain_is_word(text, length, level_names[i])) return i;
     return -1;
 }
 

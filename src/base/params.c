@@ -5,6 +5,7 @@
 #include "base/params.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/text/plain.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -50,7 +51,7 @@ static kolo_status_t parse_bool(const kolo_param_t *row, const char *text)
 {
     static const char *const words[] = {"0", "1", "false", "true", "no", "yes", "off", "on"};
     for (size_t i = 0; i < KOLO_COUNTOF(words); i++) {
-        if (strcasecmp(text, words[i]) == 0) {
+        if (kolo_plain_is_word(text, strlen(text), words[i])) {
             *(bool *)row->value = i & 1;
             return KOLO_OK;
         }
@@ -61,10 +62,9 @@ static kolo_status_t parse_bool(const kolo_param_t *row, const char *text)
 static kolo_status_t parse_enum(const kolo_param_t *row, const char *text)
 {
     const char *p = row->choices;
-    size_t length = strlen(text);
     for (int64_t i = 0;; i++) {
         size_t n = strcspn(p, "|");
-        if (n == length && strncasecmp(p, text, n) == 0) {
+        if (kolo_plain_is_word(p, n, text)) {
             *(int64_t *)row->value = i;
             return KOLO_OK;
         }

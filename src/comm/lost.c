@@ -179,11 +179,27 @@ static void describe_calls(uint64_t number, const kolo_call_t *calls, size_t cou
                  size, c->kind == KOLO_CALL_RECV ? "from" : "to", c->root, count > 1 ? " and more" : "");
 }
 
+/* Makes a clause of an aborted wait's error, and takes a cause away that `words` name already. */
+static void put_clause(char *seen, size_t bytes, const char *words)
+{
+    static const char ended[] = "aborted while waiting for ";
+    const char *text = seen + sizeof ended - 1, *cause = strstr(words, " was lost: ");
+    char clause[KOLO_ERROR_TEXT_BYTES], *again = cause ? strstr(seen, cause) : NULL;
+    if (again && !strcmp(again, cause)) again[sizeof " was lost" - 1] = '\0';
+    if (strncmp(seen, ended, sizeof ended - 1)) return;
+    const char *what = strstr(text, KOLO_WAIT_FOR);
+    if (what)
+        snprintf(clause, sizeof clause, "%.*s, waited for %s", (int)(what - text), text,
+                 what + sizeof KOLO_WAIT_FOR - 1);
+    else
+        snprintf(clause, sizeof clause, "it waited for %s", text);
+    snprintf(seen, bytes, "%s", clause);
+}
+
 /* Says what went wrong as the one who waited saw it: a wire names the neighbour that went, which may only have
  * given up. */
 static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *calls, size_t count)
 {
-    static const char ended[] = "aborted while waiting for ";
     char why[WORDS_BYTES] = "", seen[KOLO_ERROR_TEXT_BYTES], doing[128], words[WORDS_BYTES];
     uint32_t stop = atomic_load(&body->stop.reason);
     snprintf(seen, sizeof seen, "%s", kolo_error_text());
@@ -197,8 +213,7 @@ static void say(kolo_body_t *body, kolo_status_t status, const kolo_call_t *call
         return;
     }
     put_words(body, stop, rank, why, words, sizeof words);
-    if (!strncmp(seen, ended, sizeof ended - 1))
-        memmove(seen, seen + sizeof ended - 1, strlen(seen) - sizeof ended + 2);
+    put_clause(seen, sizeof seen, words);
     kolo_fail(status_of(stop), "%s; %s was under way: %.400s", words, doing, seen);
 }
 

@@ -4,6 +4,8 @@
  */
 #include "gpu/gpu.h"
 
+#include "base/text/plain.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +13,8 @@
 
 static bool is(const kolo_exec_ops_t *row, const char *name)
 {
-    return strcasecmp(name, AUTO) == 0 || strcasecmp(name, row->name) == 0;
+    const size_t length = strlen(name);
+    return kolo_plain_is_word(name, length, AUTO) || kolo_plain_is_word(name, length, row->name);
 }
 
 kolo_status_t kolo_gpu_check_name(const kolo_param_t *row, const char *name)

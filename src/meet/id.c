@@ -302,6 +302,7 @@ kolo_status_t kolo_id_load(kolo_unique_id_t *id, const char *path, int timeout_m
 {
     bool found = false;
     if (id == NULL || path == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "id or path is NULL");
+    if (*path == '\0') return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "the path of the id file is empty");
     uint64_t deadline = kolo_now_ns() + (uint64_t)KOLO_MAX(timeout_ms, 0) * KOLO_NS_PER_MS;
     for (;;) {
         KOLO_TRY(try_load(id, path, &found));

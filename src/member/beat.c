@@ -3,9 +3,8 @@
  * Heartbeats between hosts. A process that dies closes its connections, but a host that vanishes, or a network that
  * drops everything, says nothing; and a rank that makes no call for minutes is alive. So progress threads send
  * beats, whatever the ranks' threads do: to all ranks on other hosts in small jobs, else to those at distances 1,
- * 2, 4,
- * ..., so that some listeners are left if neighbours die (dissemination). Ranks of one host send none: the kernel
- * reports dead processes.
+ * 2, 4, ..., so that some listeners are left if neighbours die (dissemination). Ranks of one host send none: the
+ * kernel reports dead processes.
  *
  * Silence for suspect_ns is logged. Silence for verdict_ns is sent to all reachable ranks, and shortly after, when
  * the others' messages have arrived, each rank decides: the side with more than half of the ranks (of just half:

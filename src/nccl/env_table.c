@@ -5,6 +5,8 @@
  */
 #include "nccl/env.h"
 
+#include "base/text/plain.h"
+
 #include <string.h>
 #include <strings.h>
 
@@ -331,7 +333,7 @@ const char *kolo_nccl_env_word(const kolo_nccl_env_t *row, const char *text)
     const char *p = row->words;
     while (p && *p) {
         size_t all = strcspn(p, "|"), name = strcspn(p, "=|");
-        if ((name == 1 && *p == '*') || (strlen(text) == name && strncasecmp(p, text, name) == 0)) {
+        if ((name == 1 && *p == '*') || kolo_plain_is_word(p, name, text)) {
             if (name == all) return text;
             return word(p + name + 1, all - name - 1);
         }

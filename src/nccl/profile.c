@@ -8,6 +8,7 @@
 #include "nccl/layer.h"
 
 #include "base/log.h"
+#include "base/text/plain.h"
 #include "comm/identity.h"
 
 #include <dlfcn.h>
@@ -54,7 +55,7 @@ static void *open_library(const char *name)
     char file[512];
     void *library;
     if (!name || !*name) return dlopen("libnccl-profiler.so", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (strcasecmp(name, "STATIC_PLUGIN") == 0) return dlopen(NULL, RTLD_NOW | RTLD_LOCAL);
+    if (kolo_plain_is_word(name, strlen(name), "STATIC_PLUGIN")) return dlopen(NULL, RTLD_NOW | RTLD_LOCAL);
     library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library || strchr(name, '/')) return library;
     snprintf(file, sizeof file, "libnccl-profiler-%s.so", name);
@@ -77,7 +78,7 @@ static void load(void)
 {
     const char *name = kolo_nccl_env("NCCL_PROFILER_PLUGIN");
     char had[64] = "";
-    if (getauxval(AT_SECURE) || (name && strcasecmp(name, "none") == 0)) return;
+    if (getauxval(AT_SECURE) || (name && kolo_plain_is_word(name, strlen(name), "none"))) return;
     void *library = open_library(name);
     if (!library) {
         const char *why = dlerror();

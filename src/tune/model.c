@@ -42,9 +42,12 @@ static kolo_cost_t local_cost(kolo_coll_t coll, kolo_algo_t algo, double n, doub
         return (kolo_cost_t){log2_up(n), log2_up(n), 4 * whole, 0, 0};
     case KOLO_ALGO_PAIRWISE:
         return (kolo_cost_t){1, 2 * n, 2.2 * whole, 0, 0};
-    default:
-        return (kolo_cost_t){2, 4 * n, 4 * whole, 0, 0};
+    case KOLO_ALGO_HIERARCHICAL:
+    case KOLO_ALGO_P2P:
+    case KOLO_ALGO_COUNT:
+        break; /* no default: the compiler names an algorithm without a cost */
     }
+    return (kolo_cost_t){2, 4 * n, 4 * whole, 0, 0};
 }
 
 /* Returns the cost of flat algorithms over several hosts: every step that crosses pays the network. */

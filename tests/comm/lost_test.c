@@ -71,6 +71,10 @@ static void check_told(const job_t *job, uint64_t since, uint64_t within_ms, kol
             if (!strstr(f->text, *w)) print_message("rank %d: '%s' is not in: %s\n", r, *w, f->text);
             assert_non_null(strstr(f->text, *w));
         }
+        const char *cause = strstr(f->text, "was lost: ");
+        if (cause && strstr(cause + 1, "was lost: "))
+            print_message("rank %d tells the cause twice: %s\n", r, f->text);
+        assert_true(!cause || !strstr(cause + 1, "was lost: "));
         if (f->at_ms - since > worst) worst = f->at_ms - since;
     }
     print_message("all were told within %llu ms\n", (unsigned long long)worst);

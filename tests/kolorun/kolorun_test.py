@@ -322,6 +322,18 @@ def test_who_was_killed_is_named_and_not_who_missed_it():
         matches(r"^kolorun: rank 1 \(pid \d+\) was killed by signal 9", err)
 
 
+def test_another_failure_seen_with_the_first_is_told():
+    p = start("-n", "2", "sh", "-c", f"echo $$ > {TMP}/pid.$KOLO_RANK; until [ -e {TMP}/go ]; do sleep 0.02; done; exit $((3 + KOLO_RANK))")
+    pids = pids_of(TMP, 2)
+    p.send_signal(signal.SIGSTOP)
+    (TMP / "go").touch()
+    until(lambda: not any(alive(pid) for pid in pids), "both ranks to be gone")
+    p.send_signal(signal.SIGCONT)
+    _, err = p.communicate(timeout=LIMIT_S)
+    matches(r"^kolorun: rank (0 \(pid \d+\) exited with status 3, rank 1 \(pid \d+\) with status 4|"
+            r"1 \(pid \d+\) exited with status 4, rank 0 \(pid \d+\) with status 3)$", err.decode())
+
+
 def test_children_left_by_ranks_are_ended():
     before = time.monotonic()
     status, _, _ = run("-n", "2", "sh", "-c", f"sleep 300 & echo $! > {TMP}/pid.$KOLO_RANK")

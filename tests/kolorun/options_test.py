@@ -93,6 +93,13 @@ def test_mistyped_options_are_guessed():
         assert "did you mean -n N?" in run(option, "2", "true")[2].splitlines(), option
 
 
+def test_an_option_behind_the_program_is_told_where_it_belongs():
+    for args in (("./train", "-n", "4"), ("./train", "--lr", "0.1", "-H", "a,b")):
+        status, _, err = run(*args)
+        assert status == 2 and "come before the program" in err, (args, err)
+    assert "come before" not in run("./train")[2]
+
+
 def test_a_wrong_line_of_a_host_file_is_numbered():
     (TMP / "wrong").write_text("# two hosts\nlocalhost:2\nb ad:x\n")
     status, _, err = run("--hostfile", str(TMP / "wrong"), "true")

@@ -368,6 +368,12 @@ static void run_row(const kolo_algo_row_t *row, uint32_t from, uint32_t to, uint
     all->seconds += t.seconds;
 }
 
+static int wrong_usage(const char *why)
+{
+    fprintf(stderr, "%s\nusage: verify_sweep [--ranks FROM-TO] [--only COLL/ALGO] [--step K]\n", why);
+    return 2;
+}
+
 int main(int argc, char **argv)
 {
     uint32_t from = 1, to = 64, step = 1;
@@ -385,10 +391,12 @@ int main(int argc, char **argv)
         } else if (strcmp(argv[i], "--only") == 0 && (slash = strchr(argv[i + 1], '/'))) {
             snprintf(name, sizeof(name), "%.*s", (int)(slash - argv[i + 1]), argv[i + 1]);
             if (kolo_coll_parse(name, &coll) != KOLO_OK || kolo_plan_algo_parse(slash + 1, &algo) != KOLO_OK)
-                return 2;
+                return wrong_usage(kolo_error_text());
+            if (!kolo_algo_find(coll, algo)) return wrong_usage("the table has no such row");
         }
     }
-    if (from == 0 || step == 0 || to >= SHAPE_MOST_RANKS) return 2;
+    if (from == 0 || step == 0 || to >= SHAPE_MOST_RANKS)
+        return wrong_usage("so many ranks, or steps, are not possible");
     tally_t all = {0};
     for (size_t i = 0; i < kolo_algo_rows; i++)
         if (coll == KOLO_COLL_COUNT || (kolo_algos[i].coll == coll && kolo_algos[i].algo == algo))

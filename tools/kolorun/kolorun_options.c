@@ -297,6 +297,16 @@ static bool has_programs(char *const *argv)
     return false;
 }
 
+/* Tells whether an option that is missing stands among the words for the program. */
+static bool stands_behind(char *const *argv)
+{
+    static const char *const options[] = {"-n", "-np", "-H", "--np", "--host"};
+    for (size_t i = 0; argv[0] && i < sizeof options / sizeof options[0]; i++)
+        for (char *const *word = argv + 1; *word; word++)
+            if (strcmp(*word, options[i]) == 0) return true;
+    return false;
+}
+
 static int check(kolorun_options_t *o)
 {
     const char *wrong = check_elastic(o);
@@ -311,7 +321,10 @@ static int check(kolorun_options_t *o)
         if (!kolorun_hostlist_add(&o->hosts, here, strlen(here), why, sizeof why)) return 1;
     }
     if (o->elastic.min == 0 && o->nranks == 0) o->nranks = o->hosts.slots;
-    if (o->elastic.min == 0 && o->nranks == 0) return wrong_usage("-n N or -H is missing");
+    if (o->elastic.min == 0 && o->nranks == 0)
+        return wrong_usage(stands_behind(o->argv)
+                               ? "-n and -H come before the program: what stands behind it is the program's"
+                               : "-n N or -H is missing");
     if (o->argv[0] == NULL) return wrong_usage("the program is missing");
     if (!o->literal && has_programs(o->argv))
         return wrong_usage(

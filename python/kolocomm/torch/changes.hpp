@@ -65,9 +65,14 @@ class Changing : public Group
         kolo_config_t config = config_of(limit, -1);
         kolo_comm_t comm = nullptr;
         if (flags & KOLO_SHRINK_ABORT) {
-            revoke(); // what runs ends, and with it what is queued: the communicator is this thread's then
+            Unlocked unlocked;
+            end_device();
+            // Ends what this rank's lane is in; what is queued there finds the communicator ended.
+            kolo_status_t status =
+                kolo_comm_shrink(main_->comm(), out.data(), (int)out.size(), flags, &comm, &config);
+            std::string text = status == KOLO_OK ? "" : kolo_get_last_error(nullptr);
             main_->drain();
-            must(kolo_comm_shrink(main_->comm(), out.data(), (int)out.size(), flags, &comm, &config));
+            if (status != KOLO_OK) fail(status, text);
         } else {
             in_turn("kolo:shrink", [&](const Place &p) {
                 must(kolo_comm_shrink(p.comm, out.data(), (int)out.size(), flags, &comm, &config));

@@ -12,6 +12,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
 
 namespace kolotorch
 {
@@ -69,13 +70,20 @@ class Watch : public std::enable_shared_from_this<Watch>
     }
 
   private:
+    static bool is_captured_by_cuda(void *stream) // older torch does not say
+    {
+        using Ask = int (*)(void *, int *);
+        static auto ask = (Ask)dlsym(dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY), "cuStreamIsCapturing");
+        int captured = 0;
+        return ask && ask(stream, &captured) == 0 && captured;
+    }
     bool is_captured(const c10::Stream &stream) const
     {
         auto ask = [&](const auto &guard) {
             if constexpr (requires { guard.isStreamCapturing(stream); })
                 return guard.isStreamCapturing(stream);
             else
-                return false;
+                return is_captured_by_cuda(stream.native_handle());
         };
         return ask(c10::impl::VirtualGuardImpl(device_.type()));
     }

@@ -116,6 +116,7 @@ class Group : public c10d::Backend
     }
     void waitForPendingWorks() override
     {
+        Unlocked unlocked;
         if (main_) main_->drain();
         mail_->settle_all();
         std::shared_ptr<Device> device;
@@ -174,6 +175,7 @@ class Group : public c10d::Backend
     void shutdown() override
     {
         if (!main_) return;
+        Unlocked unlocked;
         main_->drain();
         mail_->sweep();
         kolo_comm_leave(main_->comm()); // groups may end in an order that differs by rank, and others may be late
@@ -324,6 +326,7 @@ class Group : public c10d::Backend
     {
         auto work = c10::make_intrusive<Work>(rank_, OpType::UNKNOWN, title, Tensors(), Tensors(), ++seq_, terms(),
                                               next_key());
+        Unlocked unlocked;
         main_->run(work, std::move(call), true);
         work->wait(kNoTimeout);
     }
@@ -395,6 +398,10 @@ class Group : public c10d::Backend
     void revoke()
     {
         if (main_) kolo_comm_revoke(main_->comm());
+        end_device();
+    }
+    void end_device()
+    {
         std::lock_guard<std::mutex> lock(mutex_);
         if (device_) kolo_comm_revoke(device_->comm());
     }

@@ -104,6 +104,7 @@ class Window : public c10d::Window
         terms.limit = limit;
         auto work =
             c10::make_intrusive<Work>(rank_, OpType::UNKNOWN, title, in, Tensors(), ++seq_, std::move(terms), key);
+        Unlocked unlocked;
         lane_.run(work, limited(std::move(call), limit), !async);
         if (!async) work->wait(kNoTimeout);
         return work;

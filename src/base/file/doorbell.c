@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The doorbells of this process and those of others that it knows. See doorbell.h.
+ * The doorbells of this process and those of others that it knows: eventfds that end a sleep of whoever watches
+ * them. See doorbell.h.
  */
 #include "base/file/doorbell.h"
 #include "base/file/fds.h"

@@ -47,3 +47,15 @@ void kolo_plain_lines(char *text)
     size_t n = strlen(text);
     copy(text, n + 1, (const uint8_t *)text, n, "\n\t");
 }
+
+static char small(char c)
+{
+    return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+bool kolo_plain_is_word(const char *text, size_t length, const char *word)
+{
+    for (size_t i = 0; i < length; i++)
+        if (!word[i] || small(text[i]) != small(word[i])) return false;
+    return word[length] == '\0';
+}

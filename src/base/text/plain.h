@@ -7,6 +7,7 @@
 #ifndef KOLO_BASE_PLAIN_H
 #define KOLO_BASE_PLAIN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* Copies text up to a zero, at most `most` bytes of it, cut to fit `room` (not 0), terminated. What is no UTF-8 and
@@ -15,5 +16,8 @@
 char *kolo_plain_copy(char *to, size_t room, const void *from, size_t most);
 /* Does the same in place, but newlines and tabs stay: for a message of our own that has others' words in it. */
 void kolo_plain_lines(char *text);
+/* Tells whether text[0..length) is this word, in capitals or not, whatever the program's locale: strcasecmp() takes
+ * I and i for two letters in a Turkish one, and there INFO is not info. */
+bool kolo_plain_is_word(const char *text, size_t length, const char *word);
 
 #endif

@@ -102,8 +102,10 @@ static kolo_status_t check_overlap(const kolo_call_t *call, uint64_t src_bytes, 
     return kolo_fail(
         KOLO_ERR_INVALID_ARGUMENT,
         "%s: on %s rank %d the source, 0x%" PRIxPTR " to 0x%" PRIxPTR ", and the destination, 0x%" PRIxPTR
-        " to 0x%" PRIxPTR ", overlap and are not the in-place form: %s (in elements, as all counts)",
-        what, call->comm->name, call->comm->rank, a, a + src_bytes, b, b + dst_bytes, in_place_form(call->coll));
+        " to 0x%" PRIxPTR
+        ", overlap and are not the in-place form: %s (in elements, as all counts; this one is %llu %s)",
+        what, call->comm->name, call->comm->rank, a, a + src_bytes, b, b + dst_bytes, in_place_form(call->coll),
+        (unsigned long long)call->count, kolo_plan_type_name((int)call->type));
 }
 
 /* Notes a refused call of a communicator on the board: others may have made the same, and wait. */

@@ -58,7 +58,7 @@ void kolo_autotune_log_write(kolo_autotune_log_t *log, const kolo_tuned_t *tuned
     fprintf(log->file, ",%" PRId64 ",%" PRId64, t->fusion_threshold, t->cycle_time_us);
     for (int c = 0; c < KOLO_CHOICES; c++) fprintf(log->file, ",%d", (int)(t->choices >> c & 1));
     if (score >= 0)
-        fprintf(log->file, ",%.6g\n", score);
+        fprintf(log->file, ",%.0f\n", score); /* no fraction: many locales write it with a comma */
     else
         fprintf(log->file, ",\n");
     fflush(log->file);

@@ -14,6 +14,7 @@ typedef struct {
     job_t job;
     process_t *failed; /* whose failure was seen and not yet told */
     double judge_at;   /* when it is told; 0: at once */
+    char also[60];     /* another that was seen with it and ended in another way */
 } fixed_t;
 
 /* "; ending the other 3" */
@@ -26,12 +27,13 @@ static const char *and_the_rest(int running, char text[48])
 
 static void report(job_t *job, const process_t *p)
 {
+    const fixed_t *f = (const fixed_t *)job;
     char rest[48], where[KOLORUN_HOST_NAME_MAX + 8] = "";
     if (!kolorun_host_is_here(p->host->name)) snprintf(where, sizeof where, " on %s", p->host->name);
     if (p->pid == 0) /* not started */
         job_end(job, p->status, "rank %d%s %s", p->id, where, p->how);
     else
-        job_end(job, p->status, "rank %d (pid %d%s) %s%s", p->id, p->pid, where, p->how,
+        job_end(job, p->status, "rank %d (pid %d%s) %s%s%s", p->id, p->pid, where, p->how, f->also,
                 and_the_rest(job->running, rest));
 }
 
@@ -58,7 +60,13 @@ static double next_s(const job_t *job)
 static void ended(job_t *job, process_t *p)
 {
     fixed_t *f = (fixed_t *)job;
-    if (p->status != 0 && (f->failed == NULL || (p->sig != 0 && f->failed->sig == 0))) f->failed = p;
+    if (p->status == 0) return;
+    if (f->failed == NULL || (p->sig != 0 && f->failed->sig == 0)) {
+        f->failed = p;
+        f->also[0] = '\0';
+    } else if (p->pid != 0 && p->sig == 0 && f->failed->sig == 0 && p->status != f->failed->status && !f->also[0]) {
+        snprintf(f->also, sizeof f->also, ", rank %d (pid %d) with status %d", p->id, p->pid, p->status);
+    }
 }
 
 static void lost(job_t *job, job_host_t *host, const char *why)
