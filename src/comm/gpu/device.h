@@ -64,6 +64,7 @@ typedef struct {
 typedef struct {
     int device;  /* -1: the CPU */
     int profile; /* KOLO_GPU_LATENCY and others */
+    bool by_pci; /* see kolo_exec_env_t */
     const kolo_exec_ops_t *exec;
     void *_Atomic state;        /* the executor's */
     kolo_host_side_t host_side; /* what its operations on the host run on */

@@ -72,6 +72,7 @@ typedef struct { /* travels: what keeps this rank from using kernels, with all r
                     which rank is the other one */
     int32_t why, rank;
     int32_t why_inside;
+    int32_t by_pci; /* to some rank of its host there is no NVLink */
 } gpu_reach_t;
 
 /* Refuses two ranks with one GPU, which hinder each other, and mostly were not meant. By UUID alone: ordinals
@@ -135,24 +136,49 @@ static bool is_near(const kolo_topo_t *topo, const char *a, const char *b)
     return apart <= most[level];
 }
 
+/* Tells whether the peer's GPU is one that this process sees. By its number: a record would open a context there,
+ * which takes half a gigabyte of that GPU. */
+static bool find_visible(const gpu_card_t *peer, kolo_cu_device_t *number)
+{
+    const kolo_cuda_api_t *api = kolo_cuda_loaded();
+    int count = 0;
+    if (api->device_count(&count) != KOLO_CU_SUCCESS) return false;
+    for (int i = 0; i < count; i++) {
+        kolo_cu_uuid_t uuid;
+        if (api->device_get(number, i) != KOLO_CU_SUCCESS || api->device_uuid(&uuid, *number) != KOLO_CU_SUCCESS)
+            continue;
+        if (memcmp(uuid.bytes, peer->uuid, sizeof peer->uuid) == 0) return true;
+    }
+    return false;
+}
+
 /* Asks the driver about a GPU that this process sees, NVML about others on this host. What nobody says is mostly
  * so. */
 static bool has_access(const kolo_cuda_device_t *device, const gpu_card_t *peer)
 {
-    const kolo_cuda_api_t *api = kolo_cuda_loaded();
-    int count = 0, can = 1;
+    kolo_cu_device_t number;
+    int can = 1;
     if (memcmp(device->uuid.bytes, peer->uuid, sizeof peer->uuid) == 0) return true;
-    if (api->device_count(&count) != KOLO_CU_SUCCESS) return true;
-    for (int i = 0; i < count; i++) {
-        kolo_cu_uuid_t uuid;
-        kolo_cu_device_t number;
-        if (api->device_get(&number, i) != KOLO_CU_SUCCESS || api->device_uuid(&uuid, number) != KOLO_CU_SUCCESS)
-            continue;
-        if (memcmp(uuid.bytes, peer->uuid, sizeof peer->uuid) != 0) continue;
-        /* by its number: a record would open a context there, which takes half a gigabyte of that GPU */
-        return api->can_access_peer(&can, device->device, number) != KOLO_CU_SUCCESS || can;
-    }
+    if (find_visible(peer, &number))
+        return kolo_cuda_loaded()->can_access_peer(&can, device->device, number) != KOLO_CU_SUCCESS || can;
     return kolo_topo_nvml_reaches(device->bus_id, peer->bus_id) != 0;
+}
+
+/* Tells whether there is no NVLink between the two. Over those GPUs have atomics on each other's memory, over the
+ * PCI bus they do not. Of a GPU that this process does not see NVML tells, where it tells of NVLinks at all. What
+ * nobody says is mostly not so. */
+static bool is_by_pci(const kolo_cuda_device_t *device, const gpu_card_t *peer, const kolo_topo_t *topo)
+{
+    const kolo_cuda_api_t *api = kolo_cuda_loaded();
+    kolo_cu_device_t number;
+    int atomics = 0;
+    if (memcmp(device->uuid.bytes, peer->uuid, sizeof peer->uuid) == 0) return false;
+    if (api->peer_attribute && find_visible(peer, &number) &&
+        api->peer_attribute(&atomics, KOLO_CU_P2P_ATOMICS, device->device, number) == KOLO_CU_SUCCESS)
+        return !atomics;
+    int from = kolo_topo_find_bus(topo, device->bus_id), to = kolo_topo_find_bus(topo, peer->bus_id);
+    bool told = from >= 0 && to >= 0 && topo->nlinks > 0;
+    return told && kolo_topo_distance(topo, from, to) > KOLO_DISTANCE_NVLINK;
 }
 
 static gpu_reach_t reach_of(const kolo_body_t *body, const kolo_cuda_device_t *device, const gpu_card_t *cards)
@@ -168,13 +194,15 @@ static gpu_reach_t reach_of(const kolo_body_t *body, const kolo_cuda_device_t *d
     for (int r = 0; r < body->nranks && reach.why == REACH_ALL && known; r++)
         if (m->node_of[r] == m->my_node && !is_near(&topo, cards[me].bus_id, cards[r].bus_id))
             reach = (gpu_reach_t){.why = REACH_FAR, .rank = r};
+    for (int r = 0; r < body->nranks; r++)
+        if (m->node_of[r] == m->my_node && is_by_pci(device, &cards[r], &topo)) reach.by_pci = 1;
     kolo_topo_fini(&topo);
-    if (m->node_size[m->my_node] > KOLO_CUDA_RANKS) reach = (gpu_reach_t){.why = REACH_RANKS, .rank = me};
-    if (!cards[me].shareable) reach = (gpu_reach_t){.why = REACH_MEMORY, .rank = me};
-    if (!cards[me].kernels) reach = (gpu_reach_t){.why = REACH_KERNELS, .rank = me};
+    if (m->node_size[m->my_node] > KOLO_CUDA_RANKS) reach.why = REACH_RANKS, reach.rank = me;
+    if (!cards[me].shareable) reach.why = REACH_MEMORY, reach.rank = me;
+    if (!cards[me].kernels) reach.why = REACH_KERNELS, reach.rank = me;
     reach.why_inside = reach.why;
     for (int r = 0; r < body->nranks && reach.why == REACH_ALL; r++)
-        if (m->node_of[r] != m->my_node) reach = (gpu_reach_t){.why = REACH_HOSTS, .rank = r};
+        if (m->node_of[r] != m->my_node) reach.why = REACH_HOSTS, reach.rank = r;
     return reach;
 }
 
@@ -283,6 +311,8 @@ kolo_status_t kolo_device_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
         reach[body->rank] = reach_of(body, device, cards);
         status = kolo_oob_all_gather(body->oob, reach, sizeof *reach);
     }
+    for (int r = 0; r < body->nranks && status == KOLO_OK; r++)
+        body->gpu.by_pci = body->gpu.by_pci || reach[r].by_pci;
     if (status == KOLO_OK) status = choose(body, cards, reach, exec);
     free(cards);
     free(reach);

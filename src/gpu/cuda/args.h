@@ -80,6 +80,24 @@ typedef struct { /* pinned host memory, mapped: one per communicator */
     kolo_cuda_waiting_t waiting[KOLO_CUDA_RANKS]; /* by peer */
 } kolo_cuda_mailbox_t;
 
+/* What the kernel of one rank tells that of another; one for each pair and block. */
+typedef struct {
+    uint64_t src, dst;
+    uint64_t word; /* of the operation: those of others never meet */
+    uint32_t reachable, pad;
+    uint32_t begin, given, summed, end; /* flags: numbers of operations */
+} kolo_cuda_meeting_t;
+
+/* How the ends of a long message meet. */
+typedef struct {
+    uint64_t there; /* from the receiver: where the message is to go, or 0: by stages */
+    uint64_t tag;   /* and what it expects */
+    uint32_t begin,
+        end; /* flags: numbers of messages. To the sender: `there` is set; to the receiver: it has come */
+    uint64_t offer_tag;  /* from a sender that waits for long: what it has, */
+    uint32_t offer, pad; /* as the message of this number */
+} kolo_message_meeting_t;
+
 /* What a block counts: operations by lines; tiles sent and taken in both phases; then for each peer what its
  * messages took. Each has one block that writes it. */
 enum {

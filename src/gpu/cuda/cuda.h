@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The executor of GPU communicators, for its own files. limits.c: what goes which way; layout.c: the region;
- * kernels.c: modules and functions; choose.c: which family, which grid; expose.c: which buffers others reach;
- * memory.c: which buffers are good; launch.c: the operations of exec.h; messages.c: groups of sends and receives;
- * moves.c: puts and signals; waits.c: what kernels wait for; plan/: plans by a kernel that interprets them.
+ * kernels.c: modules and functions; choose.c: which family, which grid; buffers/: which buffers
+ * others reach, which are good, which are left alone behind an abort; launch.c: the operations of exec.h;
+ * messages.c: groups of sends and receives; moves.c: puts and signals; waits.c: what kernels wait for; plan/: plans
+ * by a kernel that interprets them.
  */
 #ifndef KOLO_GPU_CUDA_CUDA_H
 #define KOLO_GPU_CUDA_CUDA_H
@@ -66,8 +67,8 @@ typedef struct {
 void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda_limits_t *limits);
 
 /* resident: blocks that a rank may have on its GPU at the same time, since they wait for each other. */
-/* Lays out a region. shared: ranks share a GPU, where lines of 128 bytes do not come whole. */
-void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kolo_cuda_limits_t *limits,
+/* Lays out a region. torn: lines of 128 bytes may not come whole, since ranks share a GPU or have no NVLink. */
+void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool torn, const kolo_cuda_limits_t *limits,
                       kolo_cuda_layout_t *layout);
 
 /* Cuts the stages of the first two phases for `blocks` blocks, at most l->blocks: all of a long operation meet
@@ -105,6 +106,8 @@ typedef struct kolo_cuda_state {
     kolo_cuda_limits_t limits;
     kolo_cuda_layout_t layout;
     uint32_t start;        /* what counters begin at */
+    bool by_pci;           /* see kolo_exec_env_t */
+    bool counted;          /* as one of several ranks on its GPU (launch.c) */
     uint64_t region_bytes; /* of all of it: layout, and what plans need */
     uint32_t resident;     /* blocks that this rank may have on its GPU at the same time */
     kolo_cuda_plans_t *plans;
@@ -181,5 +184,8 @@ void kolo_cuda_awaited(void *state, char *buf, size_t bytes);
 /* Queues sends and receives, which have been checked, side by side (messages.c). */
 kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n);
 void kolo_cuda_tables_free(kolo_cuda_state_t *s);
+/* Behind an abort, when kernels here have ended: when it returns, peers do not store into this rank's buffers any
+ * more. Waits a tenth of a second at most (settle.c). */
+void kolo_cuda_settle(kolo_cuda_state_t *s);
 
 #endif

@@ -305,15 +305,6 @@ KOLO_DEV uint64_t kolo_message_what_load(const char *lines)
 {
     return kolo_message_word_load((const uint64_t *)(lines + KOLO_CUDA_MESSAGE_SLOT_LINES * 128u));
 }
-/* How the ends of a long message meet. */
-typedef struct {
-    uint64_t there;      /* from the receiver: where the message is to go, or 0: by stages */
-    uint64_t tag;        /* and what it expects */
-    uint32_t begin, end; /* flags: numbers of messages. To the sender: `there` is set; to the receiver: it has come */
-    uint64_t offer_tag;  /* from a sender that waits for long: what it has, */
-    uint32_t offer, pad; /* as the message of this number */
-} kolo_message_meeting_t;
-
 KOLO_DEV kolo_message_meeting_t *kolo_message_meeting(const kolo_cuda_layout_t *l, char *region, uint32_t peer,
                                                       uint32_t block)
 {

@@ -6,15 +6,20 @@
 #include "base/log.h"
 #include "gpu/cuda/cuda.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Communicators of several ranks that this process has on a GPU, by ordinal. */
+static _Atomic uint32_t opened[KOLO_CUDA_DEVICES];
 
 static size_t region_bytes(void *arg, const kolo_regions_t *regions)
 {
     kolo_cuda_state_t *s = arg;
     s->resident = (uint32_t)(2 * regions->min_multiprocessors / regions->ranks_per_gpu);
-    kolo_cuda_layout((uint32_t)regions->nranks, s->resident, regions->ranks_per_gpu > 1, &s->limits, &s->layout);
+    bool torn = regions->ranks_per_gpu > 1 || s->by_pci;
+    kolo_cuda_layout((uint32_t)regions->nranks, s->resident, torn, &s->limits, &s->layout);
     s->region_bytes = kolo_cuda_plans_room(s->plans, (uint32_t)regions->nranks, s->layout.bytes);
     return s->region_bytes;
 }
@@ -112,7 +117,9 @@ static void close_state(void *state)
     kolo_cuda_state_t *s = state;
     bool pushed = false;
     if (!s) return;
+    if (s->counted) atomic_fetch_sub(&opened[s->device->ordinal], 1);
     if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
+        if (s->mailbox && __atomic_load_n(&s->mailbox->abort, __ATOMIC_ACQUIRE)) kolo_cuda_settle(s);
         kolo_cuda_order_close(&s->order);
         if (s->mark) s->api->event_destroy(s->mark);
         close_regions(s);
@@ -136,6 +143,7 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
     if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
     kolo_cuda_limits(&env->tuned, (uint32_t)n, &s->limits);
     s->start = env->start;
+    s->by_pci = env->by_pci;
     kolo_status_t status = kolo_cuda_plans_open(env, &s->plans);
     if (status == KOLO_OK) status = kolo_cuda_load(&s->api);
     if (status == KOLO_OK) status = kolo_cuda_device(device, &s->device);
@@ -148,6 +156,8 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
         close_state(s);
         return status;
     }
+    s->counted = n > 1;
+    if (s->counted) atomic_fetch_add(&opened[s->device->ordinal], 1);
     *state = s;
     kolo_info("exec", "rank %d: GPU %d (%s, %s), %u blocks, tiles of %u bytes, %.1f MB on the device",
               s->regions.rank, device, s->device->name, s->device->bus_id, s->layout.blocks, s->layout.tile_bytes,
@@ -157,10 +167,15 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
 
 /* ---- putting work on a stream ---- */
 
-static bool is_early(const kolo_cuda_state_t *s)
+/* One that is launched early has its blocks on the GPU beside those of the one before it. Where several
+ * communicators do so, all of them must find room: else one fills this GPU, another one the next GPU, and both
+ * wait. */
+static bool is_early(const kolo_cuda_state_t *s, kolo_cuda_grid_t grid)
 {
-    return kolo_cuda_options.early == KOLO_CUDA_EARLY_ALWAYS ||
-           (kolo_cuda_options.early == KOLO_CUDA_EARLY_GRAPHS && s->order.capturing);
+    bool wanted = kolo_cuda_options.early == KOLO_CUDA_EARLY_ALWAYS ||
+                  (kolo_cuda_options.early == KOLO_CUDA_EARLY_GRAPHS && s->order.capturing);
+    uint32_t n = wanted ? atomic_load_explicit(&opened[s->device->ordinal], memory_order_relaxed) : 0;
+    return wanted && (n < 2 || 2 * n * grid.blocks <= s->resident);
 }
 
 kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_cuda_grid_t grid, void *args,
@@ -169,7 +184,7 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_
     void *params[] = {args};
     KOLO_TRY(kolo_cuda_order_before(&s->order, stream));
     kolo_cu_result_t r;
-    if (s->kernels->early && !s->order.alone && is_early(s)) {
+    if (s->kernels->early && !s->order.alone && is_early(s, grid)) {
         kolo_cu_launch_attribute_t early = {.id = KOLO_CU_LAUNCH_EARLY, .value.flag = 1};
         kolo_cu_launch_t how = {grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, &early, 1};
         r = s->api->launch_ex(&how, function, params, NULL);

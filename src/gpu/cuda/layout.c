@@ -22,7 +22,7 @@ void kolo_cuda_cut_stages(const kolo_cuda_layout_t *l, uint32_t blocks, kolo_cud
     cut->tile_bytes = (uint32_t)KOLO_MIN(each, (uint64_t)TILE_MOST);
 }
 
-void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kolo_cuda_limits_t *limits,
+void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool torn, const kolo_cuda_limits_t *limits,
                       kolo_cuda_layout_t *l)
 {
     uint64_t room = kolo_cuda_options.stage_bytes ? (uint64_t)kolo_cuda_options.stage_bytes : STAGE_ROOM;
@@ -35,7 +35,7 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kol
     l->ll128_blocks = clamp(limits->ll128_blocks, 1, clamp(resident, 1, KOLO_CUDA_BLOCKS));
     l->ll128_bytes =
         clamp((nranks > 2 ? 2 : 1) * LINE128_ROOM / (2ull * nranks * l->ll128_blocks) / 128 * 128, 1024, 65536);
-    if (shared) l->ll128_blocks = 0;
+    if (torn) l->ll128_blocks = 0;
     /* A launch of messages holds a chain to and one from each peer at the same time. */
     l->message_blocks = clamp(resident / (2 * peers), 1, l->stage_blocks);
     l->tile_bytes =
@@ -63,6 +63,6 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool shared, const kol
     at += (uint64_t)KOLO_CUDA_PHASES * nranks * l->stage_blocks * KOLO_CUDA_DEPTH * l->tile_bytes;
     l->message_lines = at;
     at += (uint64_t)nranks * l->message_blocks * KOLO_CUDA_DEPTH * KOLO_CUDA_MESSAGE_SLOT_BYTES;
-    l->message_lines_most = shared ? 0 : limits->message_lines;
+    l->message_lines_most = torn ? 0 : limits->message_lines;
     l->bytes = at;
 }

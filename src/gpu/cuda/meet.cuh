@@ -8,14 +8,6 @@
 
 #include "gpu/cuda/staged.cuh"
 
-/* What the kernel of one rank tells that of another; one for each pair and block. */
-typedef struct {
-    uint64_t src, dst;
-    uint64_t word; /* of the operation: those of others never meet */
-    uint32_t reachable, pad;
-    uint32_t begin, given, summed, end; /* flags: numbers of operations */
-} kolo_meeting_t;
-
 /* head: so many bytes are before the first multiple of 16 in all buffers; src and dst are behind them. */
 typedef struct {
     uint64_t src[KOLO_CUDA_RANKS], dst[KOLO_CUDA_RANKS];
@@ -24,15 +16,15 @@ typedef struct {
 
 /* Two in turn: a block that needs nothing from its peer may come to its next operation before the peer has looked.
  */
-KOLO_DEV kolo_meeting_t *kolo_meeting(const kolo_cuda_layout_t *l, char *region, uint32_t from, uint32_t block,
+KOLO_DEV kolo_cuda_meeting_t *kolo_meeting(const kolo_cuda_layout_t *l, char *region, uint32_t from, uint32_t block,
                                       uint32_t number)
 {
     uint64_t at = (uint64_t)(from * KOLO_CUDA_GRID + block) * KOLO_CUDA_FLAG + number % 2 * (KOLO_CUDA_FLAG / 2);
-    return (kolo_meeting_t *)(region + l->meetings + at);
+    return (kolo_cuda_meeting_t *)(region + l->meetings + at);
 }
 
 typedef enum { KOLO_BEGIN, KOLO_GIVEN, KOLO_SUMMED, KOLO_END } kolo_stop_t;
-KOLO_DEV uint32_t *kolo_meeting_flag(kolo_meeting_t *m, kolo_stop_t stop)
+KOLO_DEV uint32_t *kolo_meeting_flag(kolo_cuda_meeting_t *m, kolo_stop_t stop)
 {
     return stop == KOLO_BEGIN    ? &m->begin
            : stop == KOLO_GIVEN  ? &m->given
@@ -45,7 +37,7 @@ KOLO_DEV bool kolo_meet_wait(const kolo_cuda_args_t &c, kolo_buffers_t *b, kolo_
 {
     char *own = kolo_region(c.regions, c.rank);
     for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
-        kolo_meeting_t *m = kolo_meeting(&c.layout, own, r, kolo_bid(), number);
+        kolo_cuda_meeting_t *m = kolo_meeting(&c.layout, own, r, kolo_bid(), number);
         uint32_t spins = 0;
         if (r == c.rank) continue;
         while ((int32_t)(kolo_flag_load(kolo_meeting_flag(m, stop)) - number) < 0 ||
@@ -76,7 +68,7 @@ KOLO_DEV bool kolo_meet(const kolo_cuda_long_args_t &l, kolo_buffers_t *b, uint3
     }
     kolo_sync();
     for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
-        kolo_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid(), number);
+        kolo_cuda_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid(), number);
         if (r == c.rank) continue;
         m->src = l.src[r];
         m->dst = l.dst[r];
@@ -92,7 +84,7 @@ KOLO_DEV bool kolo_meet_again(const kolo_cuda_args_t &c, kolo_buffers_t *b, kolo
 {
     kolo_sync();
     for (uint32_t r = kolo_tid(); r < c.layout.nranks; r += kolo_nthreads()) {
-        kolo_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid(), number);
+        kolo_cuda_meeting_t *m = kolo_meeting(&c.layout, kolo_region(c.regions, r), c.rank, kolo_bid(), number);
         if (r != c.rank) kolo_flag_store(kolo_meeting_flag(m, stop), number);
     }
     return kolo_meet_wait(c, b, stop, number);

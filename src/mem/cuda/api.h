@@ -111,6 +111,7 @@ typedef struct {
     unsigned count;
 } kolo_cu_launch_t;
 enum { KOLO_CU_FUNC_PTX_VERSION = 5 };
+enum { KOLO_CU_P2P_ATOMICS = 3 };
 
 /* Each member is the function of libcuda.so.1 whose name stands beside it in driver.c. */
 typedef struct kolo_cuda_api {
@@ -209,6 +210,8 @@ typedef struct kolo_cuda_api {
     /* Of libnccl.so.2 alone, which looks whether they are there. */
     kolo_cu_result_t (*ctx_device)(kolo_cu_device_t *device);
     kolo_cu_result_t (*ctx_sync)(void);
+    /* KOLO_CU_P2P_ATOMICS and others; may be NULL */
+    kolo_cu_result_t (*peer_attribute)(int *value, int attribute, kolo_cu_device_t device, kolo_cu_device_t peer);
     /* NULL before CUDA 11.8 */
     kolo_cu_result_t (*launch_ex)(const kolo_cu_launch_t *launch, kolo_cu_func_t function, void **params,
                                   void **extra);

@@ -113,6 +113,7 @@ static const struct {
     {"cuGraphAddEventRecordNode", offsetof(kolo_cuda_api_t, graph_add_record)},
     {"cuGraphAddDependencies", offsetof(kolo_cuda_api_t, graph_add_edges)},
     {"cuGraphRemoveDependencies", offsetof(kolo_cuda_api_t, graph_remove_edges)},
+    {"cuDeviceGetP2PAttribute", offsetof(kolo_cuda_api_t, peer_attribute)},
     {"cuCtxGetDevice", offsetof(kolo_cuda_api_t, ctx_device)},
     {"cuCtxSynchronize", offsetof(kolo_cuda_api_t, ctx_sync)},
 };

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define FUNCTIONS 128
+#define FUNCTIONS 256
 
 static struct {
     _Atomic(const char *) name; /* one text for each function */
@@ -31,7 +31,8 @@ long fake_calls(const char *function)
     long calls = 0;
     for (int i = 0; i < FUNCTIONS; i++) {
         const char *name = atomic_load_explicit(&counted[i].name, memory_order_acquire);
-        if (name && (!function || strcmp(name, function) == 0)) calls += atomic_load(&counted[i].calls);
+        if (name && (function ? strcmp(name, function) == 0 : name[0] == 'c' && name[1] == 'u')) /* not kernels */
+            calls += atomic_load(&counted[i].calls);
     }
     return calls;
 }

@@ -24,6 +24,7 @@ kolo_cu_result_t cuDeviceGetUuid_v2(kolo_cu_uuid_t *uuid, kolo_cu_device_t devic
 kolo_cu_result_t cuDeviceGetPCIBusId(char *text, int bytes, kolo_cu_device_t device);
 kolo_cu_result_t cuDeviceGetAttribute(int *value, int attribute, kolo_cu_device_t device);
 kolo_cu_result_t cuDeviceCanAccessPeer(int *can, kolo_cu_device_t device, kolo_cu_device_t peer);
+kolo_cu_result_t cuDeviceGetP2PAttribute(int *value, int attribute, kolo_cu_device_t device, kolo_cu_device_t peer);
 
 kolo_cu_result_t cuDevicePrimaryCtxRetain(kolo_cu_ctx_t *ctx, kolo_cu_device_t device);
 kolo_cu_result_t cuDevicePrimaryCtxRelease_v2(kolo_cu_device_t device);

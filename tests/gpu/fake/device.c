@@ -20,7 +20,7 @@ pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic bool initialized, forked;
 static const char *failing;
-static int devices, multiprocessors, jitter_us, apart, tears, of_machine[FAKE_MAX_DEVICES];
+static int devices, multiprocessors, jitter_us, apart, pci, resident, tears, of_machine[FAKE_MAX_DEVICES];
 static struct CUctx_st contexts[FAKE_MAX_DEVICES];
 static __thread struct CUctx_st *stack[STACK];
 static __thread int depth;
@@ -108,6 +108,8 @@ static void start(void)
     multiprocessors = number("FAKE_CUDA_SMS", 132, 1, 256);
     jitter_us = number("FAKE_CUDA_JITTER_US", 0, 0, 1000000);
     apart = number("FAKE_CUDA_APART", 0, 0, 1);
+    pci = number("FAKE_CUDA_PCI", 0, 0, 1);
+    resident = number("FAKE_CUDA_RESIDENT", 0, 0, 1);
     tears = number("FAKE_CUDA_TEARS", 0, 0, 1);
     failing = getenv("FAKE_CUDA_FAIL");
     for (int i = 0; i < devices; i++) contexts[i].device = i;
@@ -293,6 +295,11 @@ kolo_cu_result_t cuDeviceGetAttribute(int *value, int attribute, kolo_cu_device_
     }
 }
 
+bool fake_resident(void)
+{
+    return resident;
+}
+
 bool fake_apart(void)
 {
     return apart;
@@ -303,6 +310,16 @@ kolo_cu_result_t cuDeviceCanAccessPeer(int *can, kolo_cu_device_t device, kolo_c
     DEVICE(device);
     DEVICE(peer);
     *can = device != peer && !apart;
+    return KOLO_CU_SUCCESS;
+}
+
+kolo_cu_result_t cuDeviceGetP2PAttribute(int *value, int attribute, kolo_cu_device_t device, kolo_cu_device_t peer)
+{
+    DEVICE(device);
+    DEVICE(peer);
+    if (attribute != KOLO_CU_P2P_ATOMICS || device == peer)
+        return fake_wrong(FAKE_INVALID_VALUE, "attribute %d of devices %d and %d", attribute, device, peer);
+    *value = !apart && !pci;
     return KOLO_CU_SUCCESS;
 }
 

@@ -7,7 +7,9 @@
  * is queued ends the process.
  *
  * Environment: FAKE_CUDA_DEVICES=N devices (2), FAKE_CUDA_SMS=N multiprocessors of each (132, as an H200),
- * FAKE_CUDA_APART=1: devices have no access to each other;
+ * FAKE_CUDA_APART=1: devices have no access to each other; FAKE_CUDA_PCI=1: they have it by the PCI bus;
+ * FAKE_CUDA_RESIDENT=1: two blocks find room on a multiprocessor, and those of kernels that are launched early take
+ * it as soon as there is some (else all kernels run at once);
  * FAKE_CUDA_JITTER_US=N: each piece of work and each block starts up to N us late, at random (0);
  * FAKE_CUDA_TEARS=1: every third line of 128 bytes is seen in parts for a while, its flag first;
  * FAKE_CUDA_FAIL=FUNCTION:N: the Nth call of this function and all later ones fail;
@@ -81,6 +83,7 @@ int fake_multiprocessors(void);
 /* Waits up to FAKE_CUDA_JITTER_US at random. */
 void fake_jitter(void);
 bool fake_tears(void); /* FAKE_CUDA_TEARS */
+bool fake_resident(void);
 
 #define FAKE_READY()                                                                                               \
     do {                                                                                                           \
@@ -95,7 +98,7 @@ bool fake_tears(void); /* FAKE_CUDA_TEARS */
 /* ---- count.c ---- */
 
 void fake_count(const char *function);
-/* For tests (by dlsym): how often this function was called; NULL: all of them. */
+/* For tests (by dlsym): how often this function was called, or this kernel launched; NULL: all functions. */
 __attribute__((visibility("default"))) long fake_calls(const char *function);
 
 /* ---- memory.c ---- */
@@ -122,6 +125,9 @@ kolo_cu_result_t fake_stream_launch(kolo_cu_stream_t stream, struct CUctx_st *ct
 /* ---- launch.c ---- */
 
 void fake_launch_run(fake_launch_t *launch);
+/* Waits for room on the device for a launch's blocks (FAKE_CUDA_RESIDENT). next: the launch behind it, which takes
+ * what room there is if it may come early. Both may be NULL. */
+void fake_launch_take(fake_launch_t *launch, fake_launch_t *next, int device);
 void fake_launch_free(fake_launch_t *launch);
 fake_launch_t *fake_launch_again(const fake_launch_t *launch); /* a copy, for a replay */
 

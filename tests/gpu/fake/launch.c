@@ -26,6 +26,8 @@ struct fake_launch {
     struct fake_launch *next;
     const fake_kernel_t *kernel;
     unsigned grid, threads;
+    bool early, placed; /* placed: it has room on the device */
+    int device;
     unsigned taken, running; /* blocks */
     size_t room;             /* of bytes */
     pthread_cond_t over;
@@ -43,6 +45,44 @@ static struct {
     fake_launch_t *launches; /* with blocks that nobody has taken */
     unsigned idle;           /* threads that no launch counts on */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
+
+/* ---- room on the devices ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    unsigned taken[FAKE_MAX_DEVICES]; /* blocks */
+} room = {.lock = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER};
+
+static bool place_locked(fake_launch_t *l, int device)
+{
+    if (!l->placed && room.taken[device] + l->grid > 2u * (unsigned)fake_multiprocessors()) return false;
+    if (!l->placed) room.taken[device] += l->grid;
+    l->device = device;
+    l->placed = true;
+    return true;
+}
+
+void fake_launch_take(fake_launch_t *l, fake_launch_t *next, int device)
+{
+    if (!fake_resident() || !l) return;
+    pthread_mutex_lock(&room.lock);
+    while (!place_locked(l, device)) pthread_cond_wait(&room.more, &room.lock);
+    if (next && next->early) (void)place_locked(next, device);
+    pthread_mutex_unlock(&room.lock);
+}
+
+static void give_room(fake_launch_t *l)
+{
+    if (!l->placed) return;
+    pthread_mutex_lock(&room.lock);
+    room.taken[l->device] -= l->grid;
+    l->placed = false;
+    pthread_cond_broadcast(&room.more);
+    pthread_mutex_unlock(&room.lock);
+}
+
+/* ---- blocks ---- */
 
 static void run_block(fake_launch_t *l, unsigned index)
 {
@@ -102,6 +142,7 @@ void fake_launch_run(fake_launch_t *l)
     pthread_mutex_lock(&pool.lock);
     while (l->running) pthread_cond_wait(&l->over, &pool.lock);
     pthread_mutex_unlock(&pool.lock);
+    give_room(l);
 }
 
 void fake_launch_free(fake_launch_t *l)
@@ -115,6 +156,7 @@ fake_launch_t *fake_launch_again(const fake_launch_t *launch)
     fake_launch_t *l = calloc(1, sizeof *l + launch->room);
     if (!l) abort();
     memcpy(l, launch, sizeof *l + launch->room);
+    l->placed = false;
     pthread_cond_init(&l->over, NULL);
     for (int i = 0; i < l->kernel->count; i++)
         l->params[i] = l->bytes + ((unsigned char *)launch->params[i] - launch->bytes);
@@ -231,6 +273,8 @@ static kolo_cu_result_t launch(struct CUctx_st *ctx, const kolo_cu_launch_t *how
     l->kernel = kernel;
     l->grid = how->grid_x;
     l->threads = how->block_x;
+    l->early = how->count > 0;
+    fake_count(kernel->name);
     pthread_cond_init(&l->over, NULL);
     unsigned char *at = l->bytes;
     for (int i = 0; i < kernel->count; i++) {

@@ -116,7 +116,10 @@ static void *serve(void *arg)
         while (!s->head && !s->destroyed) pthread_cond_wait(&s->more, &fake_lock);
         work_t *w = s->head;
         if (!w) break;
+        const work_t *next = w->next; /* an event between two kernels may hold nothing up */
+        while (next && next->kind == RECORD) next = next->next;
         pthread_mutex_unlock(&fake_lock);
+        fake_launch_take(w->launch, next ? next->launch : NULL, s->ctx->device); /* which stay there */
         run(w, s->ctx->device);
         if (w->launch) fake_launch_free(w->launch);
         struct timespec now;

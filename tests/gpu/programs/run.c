@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STREAMS = 3, DRAIN_MS = 20000 };
+enum { STREAMS = 3, DRAIN_MS = 120000 };
 
 typedef struct {
     kit_team_t *t;
