@@ -130,11 +130,13 @@ static void waits_of_each_kind_end_when_a_rank_aborts(me_t *me)
         ncclWaitSignalDesc_t wait = {.opCnt = 1, .peer = before};
         ncclResult_t r, now = ncclSuccess;
         float *a = floats(me, 10, 1), *b = floats(me, 10, 0);
-        void *buf = NULL; /* lives as long as the process */
+        static _Atomic(void *) kept[KINDS][RANKS_MAX]; /* a window's memory is not given back */
+        void *buf = NULL;
         ncclWindow_t window = NULL;
         OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
         works(me, child, me->n);
         OK(ncclMemAlloc(&buf, 4096));
+        atomic_store(&kept[kind][me->rank], buf);
         OK(ncclCommWindowRegister(child, buf, 4096, &window, 0));
         meet(me);
         if (me->rank == me->n - 1) {

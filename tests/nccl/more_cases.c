@@ -43,10 +43,12 @@ static void put_signal_and_wait(me_t *me)
 /* Where ranks share no memory (KOLO_SHM_DISABLE) there is none on GPUs. */
 static void a_window_that_cannot_be_leaves_the_communicator(me_t *me)
 {
+    static _Atomic(void *) kept[RANKS_MAX]; /* a window's memory is not given back */
     void *buf = NULL;
     ncclWindow_t window = NULL;
     works(me, me->comm, me->n);
-    OK(ncclMemAlloc(&buf, 8192)); /* lives as long as the communicator */
+    OK(ncclMemAlloc(&buf, 8192));
+    atomic_store(&kept[me->rank], buf);
     for (int i = 0; i < 2; i++) {
         OK(ncclCommWindowRegister(me->comm, buf, 8192, &window, 1));
         works(me, me->comm, me->n);
