@@ -186,7 +186,7 @@ static void put_clause(char *seen, size_t bytes, const char *words)
     const char *text = seen + sizeof ended - 1, *cause = strstr(words, " was lost: ");
     char clause[KOLO_ERROR_TEXT_BYTES], *again = cause ? strstr(seen, cause) : NULL;
     if (again && !strcmp(again, cause)) again[sizeof " was lost" - 1] = '\0';
-    if (strncmp(seen, ended, sizeof ended - 1)) return;
+    if (strncmp(seen, ended, sizeof ended - 1) != 0) return;
     const char *what = strstr(text, KOLO_WAIT_FOR);
     if (what)
         snprintf(clause, sizeof clause, "%.*s, waited for %s", (int)(what - text), text,
