@@ -34,9 +34,11 @@ void leave_inside()
 }
 
 // Ctrl-C: Python's own handler notes it, and is seen when the main thread is back. So that it comes back, a thread
-// that the handler wakes aborts the communicator that the main thread waits in. A program with a handler of its own
-// for SIGINT has the signal when the call is complete, as in other extensions.
+// that the handler wakes aborts the communicator that the main thread waits in: in the very wait that the signal
+// met, since that thread may come late, when the program has seen its Ctrl-C and is in another call. A program with
+// a handler of its own for SIGINT has the signal when the call is complete, as in other extensions.
 std::atomic<kolo_comm_t> waited_in{nullptr};
+std::atomic<uint64_t> wait_number{0}, interrupted{0}; // 0: the main thread is in no wait, or was in none
 thread_local bool is_main;
 struct sigaction python_handler;
 sem_t interrupts;
@@ -45,6 +47,7 @@ bool watching;
 extern "C" void on_interrupt(int number)
 {
     if (python_handler.sa_handler && python_handler.sa_handler != SIG_IGN) python_handler.sa_handler(number);
+    interrupted.store(wait_number.load());
     sem_post(&interrupts);
 }
 
@@ -54,7 +57,8 @@ void abort_interrupted()
         while (sem_wait(&interrupts) != 0) {
         }
         kolo_comm_t comm = waited_in.load();
-        if (comm) kolo_comm_abort(comm);
+        uint64_t number = interrupted.load();
+        if (comm && number && number == wait_number.load()) kolo_comm_abort(comm);
     }
 }
 
@@ -153,12 +157,17 @@ void raise_remembered()
 
 void watch(kolo_comm_t comm)
 {
-    if (is_main) waited_in.store(comm, std::memory_order_relaxed);
+    static uint64_t count;
+    if (!is_main) return;
+    waited_in.store(comm, std::memory_order_relaxed);
+    wait_number.store(++count, std::memory_order_release);
 }
 
 void unwatch()
 {
-    if (is_main) waited_in.store(nullptr, std::memory_order_relaxed);
+    if (!is_main) return;
+    wait_number.store(0, std::memory_order_relaxed);
+    waited_in.store(nullptr, std::memory_order_relaxed);
 }
 
 std::string words(const char *format, ...)
