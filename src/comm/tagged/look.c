@@ -84,20 +84,23 @@ static kolo_status_t check_all(const struct kolo_request *r, uint64_t now)
     kolo_tagged_t *m = r->messages;
     const kolo_body_t *body = m->body;
     char words[KOLO_TAGGED_WORDS_BYTES], text[KOLO_ERROR_TEXT_BYTES];
+    kolo_status_t status = KOLO_ERR_REMOTE, last = KOLO_OK;
     bool certain = true;
     if (body->nranks == 1) return KOLO_OK;
     for (int rank = 0; rank < body->nranks; rank++) {
         if (rank == body->rank) continue;
         if (m->peers[rank] && !may_have_left(m->peers[rank], false)) return KOLO_OK;
-        certain = certain && kolo_oob_check_peer(body->oob, rank, "receiving from it") != KOLO_OK;
+        if (certain) last = kolo_oob_check_peer(body->oob, rank, "receiving from it");
+        certain = certain && last != KOLO_OK;
     }
+    if (certain && last == KOLO_ERR_MISMATCH) status = last; /* for which they have left */
     if (!certain && !kolo_diag_all_left(body->oob)) return KOLO_OK;
     if (m->alone_ns == 0) m->alone_ns = now;
     if (!certain && now - m->alone_ns < ALONE_MS * KOLO_NS_PER_MS) return KOLO_OK;
     kolo_tagged_describe(r, words, sizeof words);
     snprintf(text, sizeof text, "%s", certain ? kolo_error_text() : "");
     return kolo_fail(
-        KOLO_ERR_REMOTE,
+        status,
         "%s: all %d other ranks have left or are lost, so nobody can send it; it was not sent before%s%.300s",
         words, body->nranks - 1, text[0] ? ". Of the last of them: " : "", text);
 }
