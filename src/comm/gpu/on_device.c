@@ -193,7 +193,7 @@ kolo_status_t kolo_device_queue(const kolo_device_work_t *w)
         kolo_record_launched(body, &w->calls[i], body->track.operation, recorded_algo(body, &w->calls[i]));
         if (w->calls[i].kind == KOLO_CALL_COLL)
             kolo_board_publish(&body->track.board, body->track.operation++, kolo_mismatch_word(&w->calls[i]));
-        else
+        else if (!w->calls[i].window) /* puts, signals and waits for them are no messages */
             kolo_device_pairs_count(body, &w->calls[i], body->track.operation);
     }
     return KOLO_OK;

@@ -146,7 +146,6 @@ bool clients_current(kit_team_t *t)
     kolo_cu_ctx_t other = NULL;
     if (t->n > 1) return true;
     if (!beside(t, NULL, "calls while no context is current")) return false;
-    if (r->nranks > 2) return true; /* open: a second round is told of a mismatch there, which nobody has made */
     if (kit_devices() < 2 || kit_cuda()->primary_retain(&other, (r->device + 1) % kit_devices())) return true;
     bool good = beside(t, other, "calls while another GPU's context is current");
     kit_cuda()->primary_release((r->device + 1) % kit_devices());
