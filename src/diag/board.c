@@ -316,12 +316,11 @@ static bool answer_pair(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_
         word = load(&pair_with(oob, peer->rank)->word[KOLO_BOARD_SEND]);
         number = q->number;
     }
-    if (!held && has_refused_message(pair_with(oob, peer->rank), !in)) {
-        held = true;
-        word = kolo_signature_of_call(KOLO_CALL_WORD_REFUSED);
-        number = q->number;
-    }
     uint32_t flags = KOLO_BOARD_STUCK | (in == KOLO_BOARD_SEND ? KOLO_BOARD_STUCK_SEND : 0);
+    const kolo_board_pair_t *mine = pair_with(oob, peer->rank);
+    if (!held && has_refused_message(mine, !in)) /* the asker knows whether it had refused it, too */
+        return show(peer, load(&mine->refused[!in]), kolo_signature_of_call(KOLO_CALL_WORD_REFUSED), oob->rank,
+                    flags);
     if (!held) return kolo_diag(oob)->gave_up && show_failure(oob, peer, q->number, KOLO_BOARD_STUCK);
     bool told = show(peer, number, word, oob->rank, flags);
     kolo_difference_note(oob, &(kolo_difference_t){oob->rank, peer->rank, number, word, number, q->pair.words[in]});
@@ -369,6 +368,22 @@ static void tell_parted(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_board_fra
         kolo_board_note(oob, f->number, 0, f->rank, 0); /* too far behind me to find out which */
 }
 
+/* Tells whether this rank, too, had refused what it has called since, and the peer not yet: the peer may be late.
+ */
+static bool have_both_refused(const kolo_oob_t *oob, int peer, const kolo_board_frame_t *f)
+{
+    const kolo_board_t *board = kolo_diag(oob)->board;
+    const kolo_board_pair_t *pair = pair_with(oob, peer);
+    uint64_t mine;
+    if (f->word != kolo_signature_of_call(KOLO_CALL_WORD_REFUSED)) return false;
+    if (f->flags & KOLO_BOARD_STUCK) {
+        int in = f->flags & KOLO_BOARD_STUCK_SEND ? KOLO_BOARD_SEND : KOLO_BOARD_RECV;
+        return pair != NULL && load(&pair->refused[in]) == f->number;
+    }
+    return look_back(oob, f->number, &mine) && load(&board->refused) == f->number &&
+           load(&board->refused_word) == mine;
+}
+
 static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
 {
     kolo_oob_t *oob = conn->oob;
@@ -380,6 +395,7 @@ static const char *board_arrived(kolo_conn_t *conn, kolo_question_t *q)
     uint64_t mine;
     q->word = f.word;
     if (f.flags & KOLO_BOARD_ASKS) q->kind = KOLO_FRAME_BOARD;
+    if (have_both_refused(oob, conn->peer->rank, &f)) return NULL;
     if (((f.flags & KOLO_BOARD_STUCK) == 0 || gave_up) && look_back(oob, f.number, &mine) && mine != f.word) {
         kolo_board_note(oob, f.number, mine, f.rank, f.word);
     } else if (f.flags & KOLO_BOARD_STUCK) {

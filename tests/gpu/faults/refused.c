@@ -121,11 +121,39 @@ static bool again(kit_team_t *t)
     return kit_case_end(t, good, "a rank that is refused calls again");
 }
 
+/* What all have refused is nobody's fault: whoever calls again later than the others is late, no more. The last
+ * sleeps until they have asked it. */
+static bool all_refuse(kit_team_t *t, int i)
+{
+    kit_rank_t *r = &t->ranks[0];
+    char name[128];
+    bool odd = r->rank == r->nranks - 1, takes_part = odd || r->rank == 0 || cases[i].wrong < SEND;
+    bool good = true;
+    if (takes_part && cases[i].wrong >= SEND) { /* both ends */
+        bool sends = (cases[i].wrong == SEND) == odd;
+        kolo_status_t status =
+            sends ? kolo_send(mine, cases[i].count, KOLO_INT32, odd ? 0 : r->nranks - 1, r->comm, r->streams[0])
+                  : kolo_recv(mine, cases[i].count, KOLO_INT32, odd ? 0 : r->nranks - 1, r->comm, r->streams[0]);
+        good = status == KOLO_ERR_INVALID_ARGUMENT || KIT_FAIL("rank %d: host memory is taken", r->rank);
+    } else if (takes_part) {
+        good = call(r, i, true) == KOLO_ERR_INVALID_ARGUMENT || KIT_FAIL("rank %d: host memory is taken", r->rank);
+    }
+    for (int k = 0; k < 600 && odd; k++) kit_nap();
+    good = good && KIT_OK(call(r, i, false)) && stream_ends(r) && KIT_OK(kolo_comm_synchronize(r->comm));
+    if (!kit_meet(t)) return false;
+    kolo_comm_abort(r->comm);
+    r->comm = NULL;
+    snprintf(name, sizeof name, "%s that all refuse and call again, one of them late", cases[i].name);
+    return kit_case_end(t, good, name);
+}
+
 bool conform_refused(kit_team_t *t)
 {
     kolo_config_t config = KOLO_CONFIG_INITIALIZER;
     if (t->options->hosts || t->options->host) return true;
     for (int i = 0; i < CASES; i++)
         if (!kit_comms_make(t, &config) || !one_refuses(t, i)) return false;
+    for (int i = 0; i < CASES; i++)
+        if (!kit_comms_make(t, &config) || !all_refuse(t, i)) return false;
     return kit_comms_make(t, &config) && again(t);
 }
