@@ -17,14 +17,26 @@ static bool can_leave(ncclComm_t comm)
     return !windows && !atomic_load(&comm->stopped);
 }
 
+static ncclResult_t leave(ncclComm_t comm)
+{
+    kolo_status_t status = kolo_comm_leave(comm->kolo);
+    if (status != KOLO_IN_PROGRESS) return kolo_nccl_result(status);
+    return comm->blocking ? kolo_nccl_settle(comm) : ncclInProgress;
+}
+
+static ncclResult_t aborted_meanwhile(ncclComm_t comm, const char *call)
+{
+    return kolo_nccl_fail(ncclInternalError, "%s: communicator %p was aborted meanwhile", call, (void *)comm);
+}
+
+/* An abort by another thread ends the operations for which this waits: without their results. */
 ncclResult_t kolo_nccl_run_finalize(kolo_nccl_job_t *job)
 {
     ncclComm_t comm = job->comm;
     ncclResult_t r = kolo_nccl_settle(comm);
     if (r != ncclSuccess || !can_leave(comm)) return r;
-    kolo_status_t status = kolo_comm_leave(comm->kolo);
-    if (status != KOLO_IN_PROGRESS) return kolo_nccl_result(status);
-    return comm->blocking ? kolo_nccl_settle(comm) : ncclInProgress;
+    r = leave(comm);
+    return r == ncclSuccess && kolo_nccl_life(comm) == KOLO_NCCL_ABORTED ? aborted_meanwhile(comm, job->name) : r;
 }
 
 static ncclResult_t end_job(ncclComm_t comm, kolo_nccl_job_kind_t kind, const char *call)
@@ -95,10 +107,7 @@ ncclResult_t kolo_nccl_run_destroy(kolo_nccl_job_t *job)
     kolo_nccl_profile_close(comm);
     bool aborted = atomic_load(&comm->life) == KOLO_NCCL_ABORTED; /* by another thread meanwhile */
     kolo_nccl_handle_drop(comm, aborted ? KOLO_NCCL_ABORTED : 0);
-    if (aborted)
-        return kolo_nccl_fail(ncclInternalError, "%s: communicator %p was aborted meanwhile", job->name,
-                              (void *)comm);
-    return r;
+    return aborted ? aborted_meanwhile(comm, job->name) : r;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
