@@ -29,7 +29,7 @@ static ncclResult_t aborted_meanwhile(ncclComm_t comm, const char *call)
     return kolo_nccl_fail(ncclInternalError, "%s: communicator %p was aborted meanwhile", call, (void *)comm);
 }
 
-/* An abort by another thread ends the operations for which this waits: without their results. */
+/* Waits for operations and leaves. An abort by another thread ends both: without results. */
 ncclResult_t kolo_nccl_run_finalize(kolo_nccl_job_t *job)
 {
     ncclComm_t comm = job->comm;
