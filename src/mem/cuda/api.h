@@ -167,6 +167,7 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*stream_priorities)(int *least, int *greatest);
     kolo_cu_result_t (*stream_destroy)(kolo_cu_stream_t stream);
     kolo_cu_result_t (*stream_sync)(kolo_cu_stream_t stream);
+    kolo_cu_result_t (*stream_query)(kolo_cu_stream_t stream);
     kolo_cu_result_t (*stream_wait)(kolo_cu_stream_t stream, kolo_cu_event_t event, unsigned flags);
     /* NULL before CUDA 11.7: a stream waits for, or writes, a word that the host has, too. */
     kolo_cu_result_t (*stream_wait_word)(kolo_cu_stream_t stream, kolo_cu_ptr_t word, uint32_t value,

@@ -49,6 +49,13 @@ bool kolo_cuda_find_other(const kolo_cuda_device_t *device, const void *p, kolo_
 kolo_status_t kolo_cuda_enter(const kolo_cuda_device_t *device, bool *pushed);
 void kolo_cuda_leave(bool pushed);
 
+/* Waits for all that is queued on a stream of this room or those above it, whose device's context is current: what
+ * else the GPU has to do may hold it up. KOLO_ERR_TIMEOUT: it did not end by the deadline, and its work still uses
+ * its memory. `what` completes "for it to". */
+#define KOLO_CUDA_COPY_MS 60000
+kolo_status_t kolo_cuda_drain(const kolo_cuda_device_t *device, kolo_cu_stream_t stream, uint64_t deadline_ns,
+                              const char *what);
+
 /* pieces.c: memory of the virtual kind around an address, as a program has put it together: pieces that touch
  * (cuMemMap), of which a tensor may cover several. */
 #define KOLO_CUDA_PIECES 256 /* of a buffer at most */

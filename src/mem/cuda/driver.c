@@ -79,6 +79,7 @@ static const struct {
     {"cuCtxGetStreamPriorityRange", offsetof(kolo_cuda_api_t, stream_priorities)},
     {"cuStreamDestroy_v2", offsetof(kolo_cuda_api_t, stream_destroy)},
     {"cuStreamSynchronize", offsetof(kolo_cuda_api_t, stream_sync)},
+    {"cuStreamQuery", offsetof(kolo_cuda_api_t, stream_query)},
     {"cuStreamWaitEvent", offsetof(kolo_cuda_api_t, stream_wait)},
     {"cuLaunchHostFunc", offsetof(kolo_cuda_api_t, stream_host_call)},
     {"cuStreamIsCapturing", offsetof(kolo_cuda_api_t, stream_capturing)},

@@ -6,6 +6,7 @@
  */
 #include "stream.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -59,9 +60,18 @@ static void await_word(const work_t *w, int device)
     }
 }
 
+static _Atomic int held[FAKE_MAX_DEVICES]; /* streams that wait for a word */
+
+static void await_turn(int device)
+{
+    struct timespec nap = {0, 200000};
+    while (fake_one_queue() && atomic_load(&held[device])) nanosleep(&nap, NULL);
+}
+
 static void run(const work_t *w, int device)
 {
     if (w->kind != WAIT) fake_jitter();
+    if (w->kind == COPY) await_turn(device);
     switch (w->kind) {
     case WAIT:
         pthread_mutex_lock(&fake_lock);
@@ -83,7 +93,9 @@ static void run(const work_t *w, int device)
         fake_launch_run(w->launch);
         break;
     case AWAIT_WORD:
+        atomic_fetch_add(&held[device], 1);
         await_word(w, device);
+        atomic_fetch_sub(&held[device], 1);
         break;
     case WRITE_WORD:
         check_range(w, w->to, device, "write of a word");
