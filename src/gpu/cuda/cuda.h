@@ -128,7 +128,8 @@ typedef struct kolo_cuda_state {
     kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
     uint32_t next_known;
     struct {
-        kolo_cu_ptr_t all[32];  /* each at least twice as long as the one before */
+        kolo_cu_ptr_t all[32]; /* each at least twice as long as the one before */
+        size_t lengths[32];
         size_t n, rows;         /* rows: of the last */
     } table;                    /* of groups with many messages */
     kolo_cuda_long_args_t args; /* what all calls have in common is filled in; short ones take args.c alone */

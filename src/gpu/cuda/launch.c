@@ -28,8 +28,7 @@ static kolo_status_t make_mailbox(kolo_cuda_state_t *s)
 {
     void *host = NULL;
     kolo_cu_ptr_t device = 0;
-    kolo_cu_result_t r = s->api->host_alloc(&host, sizeof *s->mailbox + KOLO_CUDA_STAGE,
-                                            KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED);
+    kolo_cu_result_t r = kolo_cuda_take_host(s->device, sizeof *s->mailbox + KOLO_CUDA_STAGE, &host);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "get pinned host memory");
     s->mailbox = host;
     memset(host, 0, sizeof *s->mailbox);
@@ -120,7 +119,7 @@ static void free_state(kolo_cuda_state_t *s)
         if (s->mark) s->api->event_destroy(s->mark);
         close_regions(s);
         kolo_cuda_tables_free(s);
-        if (s->mailbox) s->api->host_free(s->mailbox);
+        kolo_cuda_give_host(s->device, sizeof *s->mailbox + KOLO_CUDA_STAGE, s->mailbox);
         if (s->unsettled) s->api->stream_destroy(s->unsettled);
         kolo_cuda_leave(pushed);
     }

@@ -56,6 +56,15 @@ void kolo_cuda_leave(bool pushed);
 kolo_status_t kolo_cuda_drain(const kolo_cuda_device_t *device, kolo_cu_stream_t stream, uint64_t deadline_ns,
                               const char *what);
 
+/* pool.c: memory of communicators, which the next one takes over: a driver frees nothing before the GPUs of the
+ * process have done what is queued, and other threads cannot launch meanwhile. What is there is what its last owner
+ * left. The device's context is current. */
+kolo_cu_result_t kolo_cuda_take_host(const kolo_cuda_device_t *device, size_t bytes,
+                                     void **at); /* pinned, mapped */
+kolo_cu_result_t kolo_cuda_take_block(const kolo_cuda_device_t *device, size_t bytes, kolo_cu_ptr_t *at);
+void kolo_cuda_give_host(const kolo_cuda_device_t *device, size_t bytes, void *at);
+void kolo_cuda_give_block(const kolo_cuda_device_t *device, size_t bytes, kolo_cu_ptr_t at);
+
 /* pieces.c: memory of the virtual kind around an address, as a program has put it together: pieces that touch
  * (cuMemMap), of which a tensor may cover several. */
 #define KOLO_CUDA_PIECES 256 /* of a buffer at most */

@@ -99,6 +99,7 @@ kolo_cu_result_t cuMemFreeHost(void *p)
 {
     FAKE_CONTEXT(ctx);
     (void)ctx;
+    if (fake_free_waits()) fake_await_all(NULL);
     return fake_unmap_old(PINNED, (uintptr_t)p)
                ? KOLO_CU_SUCCESS
                : fake_wrong(FAKE_INVALID_VALUE, "cuMemFreeHost: nothing was allocated at %p", p);

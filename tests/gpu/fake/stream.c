@@ -487,15 +487,20 @@ kolo_cu_result_t cuLaunchHostFunc(kolo_cu_stream_t stream, void (*fn)(void *arg)
     return push_word(stream, ctx, &(work_t){.kind = CALL, .fn = fn, .arg = arg});
 }
 
-kolo_cu_result_t cuCtxSynchronize(void)
+void fake_await_all(const struct CUctx_st *ctx)
 {
-    FAKE_CONTEXT(ctx);
     pthread_mutex_lock(&fake_lock);
     mark_t *marks[1024];
     int n = 0;
     for (struct CUstream_st *s = streams; s && n < 1024; s = s->next)
-        if (s->ctx == ctx && s->last) marks[n++] = fake_hold(s->last);
+        if ((!ctx || s->ctx == ctx) && s->last) marks[n++] = fake_hold(s->last);
     for (int i = 0; i < n; i++) fake_await(marks[i]);
     pthread_mutex_unlock(&fake_lock);
+}
+
+kolo_cu_result_t cuCtxSynchronize(void)
+{
+    FAKE_CONTEXT(ctx);
+    fake_await_all(ctx);
     return KOLO_CU_SUCCESS;
 }
