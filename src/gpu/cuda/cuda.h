@@ -127,6 +127,7 @@ typedef struct kolo_cuda_state {
     bool capturing; /* the stream of the long operation that is being queued */
     kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
     uint32_t next_known;
+    kolo_cu_stream_t asks; /* of the call whose memory is being checked; NULL: nobody knows */
     struct {
         kolo_cu_ptr_t all[32]; /* each at least twice as long as the one before */
         size_t lengths[32];

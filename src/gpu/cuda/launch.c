@@ -187,9 +187,11 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
     s->counted = n > 1;
     if (s->counted) atomic_fetch_add(&opened[s->device->ordinal], 1);
     *state = s;
-    kolo_info("exec", "rank %d: GPU %d (%s, %s), %u blocks, tiles of %u bytes, %.1f MB on the device",
-              s->regions.rank, device, s->device->name, s->device->bus_id, s->layout.blocks, s->layout.tile_bytes,
-              (double)s->region_bytes / (1 << 20));
+    kolo_info(
+        "exec",
+        "rank %d: GPU %d (%s, %s), %u blocks, tiles of %u bytes, %.1f MB on the device, %s lines of 128 bytes",
+        s->regions.rank, device, s->device->name, s->device->bus_id, s->layout.blocks, s->layout.tile_bytes,
+        (double)s->region_bytes / (1 << 20), s->by_pci || s->regions.ranks_per_gpu > 1 ? "no" : "with");
     return KOLO_OK;
 }
 
@@ -243,6 +245,7 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
     kolo_exec_reach(c, s->regions.rank, s->regions.nranks, &src, &dst);
     if (c->kind == KOLO_EXEC_COLL && kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
         return kolo_exec_refuse_reducer(&c->reducer);
+    s->asks = c->stream;
     if (KOLO_UNLIKELY(c->reducer.pre_at != NULL))
         KOLO_TRY(kolo_cuda_check_memory(s, c->reducer.pre_at, c->elem, "the scalar"));
     return kolo_cuda_check_buffers(s, c->src, src, c->dst, dst);

@@ -43,7 +43,7 @@ static uintptr_t find(int device, bool host, size_t bytes)
     return at;
 }
 
-/* Without memory for the note the block is lost, which is better than to wait for the GPU. */
+/* Keeps it; without memory for the note it is lost, which is better than to wait for the GPU. */
 static void keep(int device, bool host, size_t bytes, uintptr_t at)
 {
     spare_t *s = at ? malloc(sizeof *s) : NULL;

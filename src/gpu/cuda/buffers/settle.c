@@ -45,7 +45,7 @@ static kolo_message_meeting_t *message(kolo_message_meeting_t *row, size_t i)
     return (kolo_message_meeting_t *)(void *)((char *)row + i * KOLO_CUDA_FLAG);
 }
 
-/* Part by part, through the stage. inwards: to the host. */
+/* Copies part by part, through the stage. inwards: to the host. */
 static bool copy(settle_t *w, uint64_t at, void *host, size_t bytes, bool inwards)
 {
     uint64_t stage = (uint64_t)(uintptr_t)w->stage;
@@ -147,7 +147,7 @@ static void describe(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "rank %d" KOLO_WAIT_FOR "other ranks' kernels to leave its memory", s->regions.rank);
 }
 
-/* A flag that a peer has just stored is here a millisecond later. */
+/* Waits a millisecond at least: then a flag that a peer has just stored is here. */
 static void await(settle_t *w)
 {
     kolo_wait_t wait;
