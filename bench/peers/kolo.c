@@ -110,7 +110,7 @@ int main(int argc, char **argv)
     kolo_comm_t comm;
     kolo_unique_id_t id = {0};
     const peer_t peer = {"kolo", call, NULL};
-    load(getenv("KOLO_BENCH_OTHER"));
+    load(argv[1]);
     if (kolo_job_get_place(&job) != KOLO_OK || kolo_job_connect(&comm, NULL) != KOLO_OK) {
         fprintf(stderr, "init: %s\n", kolo_get_last_error(NULL));
         return 1;
@@ -118,7 +118,7 @@ int main(int argc, char **argv)
     if (job.rank == 0) must(other.get_unique_id(&id));
     if (kolo_broadcast(&id, &id, sizeof id, KOLO_UINT8, 0, comm, NULL) != KOLO_OK) return 1;
     must(other.comm_init_rank(&other.comm, job.nranks, id, job.rank, NULL));
-    int status = peers_run(&peer, comm, job.rank, job.nranks, argc, argv);
+    int status = peers_run(&peer, comm, job.rank, job.nranks, argc - 1, argv + 1);
     must(other.comm_finalize(other.comm));
     must(other.comm_destroy(other.comm));
     if (kolo_comm_finalize(comm) != KOLO_OK || kolo_comm_destroy(comm) != KOLO_OK) {
