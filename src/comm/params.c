@@ -6,6 +6,7 @@
 #include "comm/gpu/device.h"
 #include "exec/host/reduce.h"
 #include "link/link.h"
+#include "link/seal.h"
 #include "mem/cuda/cuda.h"
 #include "mem/range.h"
 #include "member/member.h"
@@ -115,6 +116,7 @@ static void load(void)
     result = kolo_params_load(all, count, NULL, NULL);
     if (result == KOLO_OK) result = kolo_params_apply_base();
     if (result == KOLO_OK) result = kolo_tune_load();
+    if (result == KOLO_OK) result = kolo_seal_check_build();
     if (result == KOLO_OK)
         kolo_params_warn_unknown(all, count);
     else
