@@ -88,10 +88,10 @@ typedef struct kolo_engine_config {
     int core;
     /* A tensor that some ranks have submitted and others have not after stall_warn_ms (KOLO_ENGINE_STALL_WARN_MS,
      * 60000; 0: never) is logged by rank 0 with the ranks that lack it, and again at each multiple; likewise a join
-     * for which some wait while no operation runs. After
-     * stall_limit_ms (KOLO_ENGINE_STALL_LIMIT_MS; 0: never, the default) it ends the engine on all ranks:
-     * outstanding tensors and the shutdown get KOLO_ERR_TIMEOUT with the same text. The same limit applies to a
-     * single operation of the engine, for instance when another rank hangs in a callback. */
+     * for which some wait while no operation runs. After stall_limit_ms (KOLO_ENGINE_STALL_LIMIT_MS; 0: never, the
+     * default) it ends the engine on all ranks: outstanding tensors and the shutdown get KOLO_ERR_TIMEOUT with the
+     * same text. The same limit applies to a single operation of the engine, for instance when another rank hangs
+     * in a callback. */
     int64_t stall_warn_ms, stall_limit_ms;
     int nsets;                    /* process sets that exist from the start, with ids 1 to nsets. 0 */
     const kolo_rank_list_t *sets; /* `nsets` lists */

@@ -288,8 +288,8 @@ kolo_status_t kolo_comm_lost(kolo_comm_t comm, int *ranks, int *count);
  * Afterwards only queries, destroy and abort are allowed, and the process may end. KOLO_ERR_MISMATCH: the ranks
  * have not called the same collectives, and results may be wrong. Compared are the order of the calls, types,
  * roots, counts and operators. Not compared: sends, receives, puts, signals and waits; the counts of
- * kolo_all_to_allv(); which created operator it was. On GPUs nothing is compared, unless
- * all data goes through host memory. */
+ * kolo_all_to_allv(); which created operator it was. On GPUs nothing is compared,
+ * unless all data goes through host memory. */
 kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
 /* Leaves the communicator without meeting the others: waits until all operations of this rank are complete, and
  * tells them that it leaves in order. So communicators may be left in an order that differs by rank, and while

@@ -7,11 +7,16 @@
  *
  * `hit` says which passage through the place counts (1 is the first of this process). Each rule acts once.
  *
- *     kill  SIGKILL to this process        stop   SIGSTOP (somebody else continues it)     exit   _exit(3)
- *     delay sleeps `number` ms (50)        reset  every TCP connection of the process gets a reset
- *     nofile  the descriptor table is full from now on             nomem  the hook makes allocations fail
- *     fork  a child that holds all inherited descriptors for `number` ms (300)      orphan  the same, then kill
- *     error  the place returns KOLO_ERR_SYSTEM (where it can; elsewhere nothing happens)
+ *     kill    SIGKILL to this process
+ *     stop    SIGSTOP (somebody else continues it)
+ *     exit    _exit(3)
+ *     delay   sleeps `number` ms (50)
+ *     reset   every TCP connection of the process gets a reset
+ *     nofile  the descriptor table is full from now on
+ *     nomem   the hook makes allocations fail
+ *     fork    a child that holds all inherited descriptors for `number` ms (300)
+ *     orphan  the same, then kill
+ *     error   the place returns KOLO_ERR_SYSTEM (where it can; elsewhere nothing happens)
  *
  * Each place adds itself to a list at link time, so a test that goes over the list covers new ones by itself.
  */

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Log lines, to stderr or KOLO_LOG_FILE. An off level costs one load.
- * error  the job cannot go on, nobody else will say so    warn   it goes on, but a person should look
- * info   one line per decision (wire chosen, rank joined)  debug  steps inside a decision   trace  per message
+ *
+ *     error  the job cannot go on, nobody else will say so
+ *     warn   it goes on, but a person should look
+ *     info   one line per decision (wire chosen, rank joined)
+ *     debug  steps inside a decision
+ *     trace  one line per message
  *
  * KOLO_LOG_FORMAT=text: "kolo <level> <host>:<pid> [<room>] text"; long: with time, version, rank and job in front;
  * json: the same as an object a line, for collectors.
@@ -28,16 +32,14 @@ extern int kolo_log_level; /* the highest of any room; set by kolo_log_open(), r
 typedef enum { KOLO_LOG_TEXT, KOLO_LOG_LONG, KOLO_LOG_JSON } kolo_log_format_t;
 
 #define KOLO_LOG_GRAMMAR "none|error|warn|info|debug|trace, then any of ROOM=LEVEL: info,wire=debug"
-/* levels: KOLO_LOG_GRAMMAR, or NULL for warnings. path NULL = stderr ("%p" in it becomes the pid, "%h" the
- * host). */
+/* levels: KOLO_LOG_GRAMMAR, or NULL for warnings. path NULL = stderr; in it %p becomes the pid, %h the host. */
 kolo_status_t kolo_log_open(const char *levels, kolo_log_format_t format, const char *path);
 /* false: the text is not in the grammar. */
 bool kolo_log_levels_good(const char *levels);
 /* Which rank of which job this process is, for the long forms. job NULL: not known yet; once it is, later calls
  * change nothing: a process has many communicators. Any thread. */
 void kolo_log_identify(int rank, const char *job);
-/* Writes what stands before the text of a line in another form than text's (libnccl.so.2). Before the first
- * line. */
+/* Writes what stands before a line's text in another form than text's (libnccl.so.2). Before the first line. */
 typedef int (*kolo_log_head_t)(char *line, size_t bytes, kolo_log_level_t level, const char *host,
                                const char *room);
 /* Writes a text of Kolo's with other words, as much as fits. */

@@ -18,9 +18,8 @@ typedef enum {
     KOLO_PARAM_STR,  /* const char *; NULL when the default is NULL and nothing was set */
     KOLO_PARAM_ENUM, /* int64_t: index into `choices` */
     /* As STR, and it names a file, a directory or a library that is read, written or loaded. In a program that has
-     * other rights than its caller (set-user-id: AT_SECURE) the environment, which is the caller's, decides on
-     *
-     * none. */
+     * other rights than its caller (set-user-id: AT_SECURE) it is not taken from the environment: that is the
+     * caller's. */
     KOLO_PARAM_FILE
 } kolo_param_kind_t;
 

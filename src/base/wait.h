@@ -11,8 +11,8 @@
  * and returns so that the caller polls once more; the second sleeps, at most KOLO_PARK_MAX_MS, and disarms. So a
  * peer's fast path is: store the data, compiler barrier, load `asleep`; only if set, one write to the doorbell. The
  * full fence that this needs is paid by the sleeper (membarrier(2), global expedited; with many ranks it waits for
- * their stores to arrive instead). Where membarrier is missing
- * both sides pay for a fence, and the sleep is bounded to KOLO_PARK_BLIND_MS.
+ * their stores to arrive instead). Where membarrier is missing both sides pay for a fence, and the sleep is bounded
+ * to KOLO_PARK_BLIND_MS.
  */
 #ifndef KOLO_BASE_WAIT_H
 #define KOLO_BASE_WAIT_H
@@ -37,8 +37,7 @@ typedef struct kolo_waker {
     struct kolo_doorbell *bell; /* whose eventfd it is; NULL: the waker's own */
     _Atomic uint32_t *asleep;
     _Atomic uint32_t own_asleep;
-    bool outlasts; /* those who ring it have cores of their own: a wait for them polls for longer than short
-                      absences */
+    bool outlasts; /* who rings it has a core of its own: a wait for it polls for longer than short absences */
     bool quiet;    /* they are many: who goes to sleep must not interrupt them all */
     void (*arm)(void *arg); /* on the sleeper's thread; NULL: not needed */
     void *arm_arg;

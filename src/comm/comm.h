@@ -216,9 +216,7 @@ kolo_status_t kolo_body_background(kolo_body_t *body, void *(*fn)(void *), void 
 kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort);
 /* Waits until init or split is over. */
 void kolo_handle_started(kolo_comm_t comm);
-/* Waits until init or split is over and no operation is inside or queued; with `visitors` until no call at all is
- *
- * inside. */
+/* Waits until init or split is over and no operation is inside or queued; with `visitors`: no call at all. */
 kolo_status_t kolo_handle_quiet(kolo_comm_t comm, const _Atomic uint32_t *abort, bool visitors);
 /* Returns the error of a call that this state does not allow: not ready, finalized, failed. */
 kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state);

@@ -98,8 +98,8 @@ struct kolo_state {
     kolo_state_part_t *parts;
     size_t nparts, nvalues, bytes; /* bytes: of the buffers */
 
-    /* `next` is what a commit is made of until all ranks are known to have
-     * it; after a loss it is as good as that of a rank that has seen the commit succeed. */
+    /* `next` is what a commit is made of until all ranks are known to have it; after a loss it is as good as that
+     * of a rank that has seen the commit succeed. */
     kolo_state_copy_t now, next;
     uint64_t number; /* 1 + the number of the commit in `now`, 0: none */
     bool has_next;   /* commit `number` lies in `next` */

@@ -3,8 +3,8 @@
  * What travels while ranks agree (agreement.c). Fixed little-endian layouts; encoder and decoder are pure and
  * fuzzed.
  *
- *     0 type   4 ballot   8 key   16 flags   20 bytes of a row   24 accepted + 1   28 about
- *     32 map of who is out; then the sender's row (a report), then a value (see below) where there is one
+ *     0 type   4 ballot   8 key   16 flags   20 bytes of a row   24 accepted + 1   28 about   32 map of who is out
+ *     then the sender's row (a report), then a value (see below) where there is one
  *
  * A value: 0 status, 4 about, 8 flags, 12 zeros, 16 map of who is out, then a row for each rank. A map has a bit
  * for each rank and whole words of 8 bytes.

@@ -3,10 +3,9 @@
  * What the files of this room share, and the rooms that register with it (room.h) may see: parameters and the
  * object behind kolo_oob_t.
  *
- * Threads: an oob is shared by the rank's thread and the
- * progress thread under oob->lock; the rank's thread waits on oob->gate, which the progress thread opens when
- * something has come. Tearing down happens by a call on the progress thread, where no handler of ours can be
- * running.
+ * Threads: an oob is shared by the rank's thread and the progress thread under oob->lock; the rank's thread waits
+ * on oob->gate, which the progress thread opens when something has come. Tearing down happens by a call on the
+ * progress thread, where no handler of ours can be running.
  */
 #ifndef KOLO_OOB_INTERNAL_H
 #define KOLO_OOB_INTERNAL_H

@@ -7,11 +7,16 @@
  * Grid. The data of a collective are `nparts` parts (all_reduce, reduce, broadcast: equal parts of `count`;
  * all_gather, reduce_scatter, all_to_all, gather, scatter and their v forms: part p belongs to rank p; groups of
  * sends and receives: part i of SRC is the i-th send, part i of DST the i-th receive). Each part is cut into
- * `nsubs` equal sub-chunks; chunk c = part * nsubs + sub. Which buffer has which parts: all_reduce, broadcast,
- * reduce: SRC and DST all parts   all_gather, gather: SRC one part, DST nranks parts reduce_scatter, scatter: SRC
- * nranks parts, DST one     all_to_all: both nranks     p2p: as many as there are SCRATCH has nscratch chunks, each
- * as large as the largest chunk of a tile. A barrier moves one element: its grid is one part, and every chunk of it
- * is one element long.
+ * `nsubs` equal sub-chunks; chunk c = part * nsubs + sub. Which buffer has which parts:
+ *
+ *     all_reduce, broadcast, reduce   SRC and DST all parts
+ *     all_gather, gather              SRC one part, DST nranks parts
+ *     reduce_scatter, scatter         SRC nranks parts, DST one
+ *     all_to_all                      SRC and DST nranks parts
+ *     p2p                             SRC a part for each send, DST one for each receive
+ *
+ * SCRATCH has nscratch chunks, each as large as the largest chunk of a tile. A barrier moves one element: its grid
+ * is one part, and every chunk of it is one element long.
  *
  * Lengths. A chunk of SRC or DST is as long as the grid says (in the v forms: as the call says for that part). A
  * chunk of SCRATCH, and of a NONE segment of RECV_SEND, has no length of its own: the segment names the grid chunk

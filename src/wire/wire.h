@@ -336,8 +336,7 @@ bool kolo_wire_may_copy(const kolo_wire_ctx_t *ctx);
 /* Returns the first wire in the order of preference that connects writer and all readers; NULL if none does. */
 const kolo_wire_ops_t *kolo_wire_choose(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec);
 
-/* Counts the readers of a connection; the two below return which rank is reader i, and which reader a rank is (-1:
- * none). */
+/* Counts the readers of a connection. The next two: which rank is reader i; which reader is a rank (-1: none)? */
 uint32_t kolo_wire_readers(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec);
 int kolo_wire_reader_at(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec, uint32_t index);
 int kolo_wire_reader_index(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec, int rank);

@@ -2,9 +2,9 @@
  *
  * Runs the conformance kit of collectives on the ranks of a job (kolorun), on N threads (--threads N) or on N
  * forked processes (--procs N). What it runs over is chosen by parameters in the environment (KOLO_SHM_DISABLE,
- * KOLO_ALGO, KOLO_COUNTER_START, ...). --quick: fewer counts; --brief: as few as an
- * emulated machine can do. --stream: on a stream. --refuse: the kernel permits
- * no copies between the processes' memories (all of them, or rank 1's alone). Exit status 1 on any failure.
+ * KOLO_ALGO, KOLO_COUNTER_START, ...). --quick: fewer counts; --brief: as few as an emulated machine can do.
+ * --stream: on a stream. --refuse: the kernel permits no copies between the processes' memories (all of them, or
+ * rank 1's alone). Exit status 1 on any failure.
  */
 #include "coll/cases.h"
 #include "coll/refuse.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bytes on their way out. A stream collects what a rank writes until a line is complete and
- * puts it, with the rank's tag, into a sink; a sink writes when its descriptor takes bytes. Our stdout may be
- * shared with a shell, so it is not made non-blocking; instead a pipe or terminal that polls writable is given at
- * most PIPE_BUF bytes, which it takes without waiting. A full sink stops the reading of ranks, so memory is
- * bounded.
+ * Bytes on their way out. A stream collects what a rank writes until a line is complete and puts it, with the
+ * rank's tag, into a sink; a sink writes when its descriptor takes bytes. Our stdout may be shared with a shell, so
+ * it is not made non-blocking; instead a pipe or terminal that polls writable is given at most PIPE_BUF bytes,
+ * which it takes without waiting. A full sink stops the reading of ranks, so memory is bounded.
  */
 #include "kolorun.h"
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The collectives whose parts have unequal lengths: all_gatherv, gatherv, scatterv, reduce_scatterv,
- * all_to_allv. They
- * run the plans of their even forms over tables of parts.
+ * all_to_allv. They run the plans of their even forms over tables of parts.
  */
 #include "comm/call/call.h"
 

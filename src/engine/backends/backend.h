@@ -84,8 +84,7 @@ typedef struct kolo_backends {
     int norder[KOLO_MOVES];
 } kolo_backends_t;
 
-/* Reads an order such as "hierarchical,mpi;broadcast=kolo": a list for all operations, then lists for single
- * ones. */
+/* Reads an order such as "hierarchical,mpi;broadcast=kolo": lists for all operations and for single ones. */
 kolo_status_t kolo_backends_parse(kolo_backends_t *b, const char *text);
 /* The same for KOLO_ENGINE_BACKENDS, when the parameters are loaded. */
 kolo_status_t kolo_backends_check_param(const kolo_param_t *row, const char *text);

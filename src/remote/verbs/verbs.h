@@ -20,8 +20,7 @@
 
 #define KOLO_VERBS_BATCH 16 /* requests of one post */
 
-/* ---- library.c: the functions that are called by name; the rest of verbs.h are inline calls into the driver
- * ---- */
+/* ---- library.c: functions called by name; the rest of verbs.h are inline calls into the driver ---- */
 typedef struct {
     struct ibv_device **(*get_device_list)(int *count);
     void (*free_device_list)(struct ibv_device **list);

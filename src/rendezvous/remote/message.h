@@ -5,8 +5,8 @@
  * come back:
  *
  *     HELLO            each side first: its task and incarnation
- *     TENSOR_REQUEST   caller: the value of `name` (a key) in `step`; direct: its memory, if it knows type and
- * shape TENSOR_META      direct: they are these; `final`: and its bytes, if any, are behind the name
+ *     TENSOR_REQUEST   caller: the value of `name` (a key) in `step`; direct: its memory, if its size is known
+ *     TENSOR_META      direct: they are these; `final`: and its bytes, if any, are behind the name
  *     TENSOR_REREQUEST direct, caller: here is memory of that size
  *     ERROR_STATUS     the request fails, with `status` and words (`name`)
  *     CANCEL           caller: the request is not wanted any more

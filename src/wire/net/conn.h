@@ -51,12 +51,10 @@ static inline uint32_t kolo_net_message_bytes(uint32_t payload)
     return (payload + 7u) / 8u * 8u + KOLO_NET_TAIL_BYTES;
 }
 void kolo_net_tail_encode(const kolo_net_tail_t *tail, uint8_t out[KOLO_NET_TAIL_BYTES]);
-/* Takes apart a message of `message_bytes` bytes that came for slot `slot`. KOLO_ERR_PROTOCOL with what is
- * wrong. */
+/* Takes apart a message of `message_bytes` bytes that came for slot `slot`. KOLO_ERR_PROTOCOL: it is wrong. */
 kolo_status_t kolo_net_tail_decode(const uint8_t *message, uint32_t message_bytes, uint64_t slot,
                                    uint32_t slot_bytes, kolo_net_tail_t *out);
-/* Does the same for a message without its payload, which was invited to a place of `bytes` bytes (0: it was
- * not). */
+/* Does the same for a message without its payload, which was invited to a place of `bytes` bytes (0: was not). */
 kolo_status_t kolo_net_tail_decode_placed(const uint8_t *message, uint32_t message_bytes, uint64_t slot,
                                           uint32_t bytes, kolo_net_tail_t *out);
 /* Does a message of that length begin and end with its tail, and say that its payload was placed? */
