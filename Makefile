@@ -190,6 +190,11 @@ bench-peers:
 	@$(MAKE) --no-print-directory all
 	bench/run_peers --build $(BUILD)
 
+# This build against an older one, whose build folder is OLDER.
+.PHONY: bench-older
+bench-older: all
+	bench/run_older $(OLDER) --build $(BUILD) $(ARGS)
+
 # Keyed tensors against gRPC's streams; last lines: ratio rendezvous wire=... peer=... bytes=... ratio=...
 bench-rendezvous:
 	@scripts/install-deps build bench

@@ -37,8 +37,7 @@ static const char *param_log, *param_log_file, *param_fail_point;
 static const kolo_param_t rows[] = {
     {"KOLO_LOG", KOLO_PARAM_STR, "warn", 0, 0, NULL, false,
      "log level none, error, warn, info, debug or trace: messages of this importance and of every higher one are "
-     "printed; "
-     "then levels of single rooms, as in info,wire=debug (the name in brackets in each line)",
+     "printed; then levels of single rooms, as in info,wire=debug (the name in brackets in each line)",
      &param_log},
     {"KOLO_LOG_FORMAT", KOLO_PARAM_ENUM, "text", 0, 0, "text|long|json", false,
      "long: log lines begin with time, version, rank and job; json: an object a line with all of these",
@@ -53,8 +52,7 @@ static const kolo_param_t rows[] = {
      &param_yields},
     {"KOLO_STALL_WARN_MS", KOLO_PARAM_INT, "60000", 0, INT64_MAX / 1000000, NULL, false,
      "a wait that lasts this many milliseconds logs a warning that says what it waits for, and later ones after "
-     "twice "
-     "as long each, until that is a minute; 0: never",
+     "twice as long each, until that is a minute; 0: never",
      &param_stall_ms},
     {"KOLO_FAIL_POINT", KOLO_PARAM_STR, NULL, 0, 0, NULL, false,
      "tests: faults at named places, name:hit:action[:number][,...]; kolo-info --fail-points lists the names",

@@ -128,6 +128,11 @@ kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
     return KOLO_OK;
 }
 
+void kolo_handle_set_blocking(kolo_comm_t comm, bool blocking)
+{
+    comm->blocking = comm->body->life.blocking = blocking;
+}
+
 void kolo_handle_drop(kolo_comm_t comm)
 {
     atomic_store_explicit(&comm->magic, 0, memory_order_release);

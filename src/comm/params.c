@@ -6,6 +6,7 @@
 #include "comm/gpu/device.h"
 #include "exec/host/reduce.h"
 #include "link/link.h"
+#include "link/seal.h"
 #include "mem/cuda/cuda.h"
 #include "mem/range.h"
 #include "member/member.h"
@@ -34,10 +35,8 @@ static const kolo_param_t rows[] = {
      &kolo_comm_options.op_timeout_ms},
     {"KOLO_CHECK", KOLO_PARAM_ENUM, "off", 0, 0, "off|basic|deep", true,
      "basic: also touch the first and last byte of every buffer, so that a bad pointer fails in the call that "
-     "brought "
-     "it; deep: look whether buffers may be read and written over their whole length and whether all ranks pass "
-     "the "
-     "same arguments, before anything runs (slow; a rank later than KOLO_INIT_TIMEOUT_MS is an error)",
+     "brought it; deep: look whether buffers may be read and written over their whole length and whether all ranks "
+     "pass the same arguments, before anything runs (slow; a rank later than KOLO_INIT_TIMEOUT_MS is an error)",
      &kolo_comm_options.check},
     {"KOLO_REDUCE_ORDER", KOLO_PARAM_ENUM, "free", 0, 0, "free|ranks", true,
      "order in which a reduction combines the ranks' values, where config.order does not say it. free: as is "
@@ -64,8 +63,7 @@ kolo_nccl_options_t kolo_nccl_options;
 static const kolo_param_t nccl_rows[] = {
     {"KOLO_NCCL_CPU", KOLO_PARAM_BOOL, "0", 0, 0, NULL, true,
      "1: buffers are ordinary memory, streams are ignored and calls are complete when they return (libnccl.so.2 "
-     "for "
-     "tests of programs without a GPU)",
+     "for tests of programs without a GPU)",
      &kolo_nccl_options.cpu},
     {"KOLO_NCCL_VERSION", KOLO_PARAM_INT, "23007", 22000, 29999, NULL, false,
      "the version that libnccl.so.2 says it has: 10000 * major + 100 * minor + patch", &kolo_nccl_options.version},
@@ -118,6 +116,7 @@ static void load(void)
     result = kolo_params_load(all, count, NULL, NULL);
     if (result == KOLO_OK) result = kolo_params_apply_base();
     if (result == KOLO_OK) result = kolo_tune_load();
+    if (result == KOLO_OK) result = kolo_seal_check_build();
     if (result == KOLO_OK)
         kolo_params_warn_unknown(all, count);
     else

@@ -49,8 +49,7 @@ static const kolo_param_t rows[] = {
      &kolo_engine_overlap},
     {"KOLO_ENGINE_STALL_WARN_MS", KOLO_PARAM_INT, "60000", 0, STALL_MAX_MS, NULL, false,
      "engine: a tensor that some ranks lack for this many milliseconds is reported in the log, with these ranks; "
-     "0: "
-     "never",
+     "0: never",
      &stall_warn_ms},
     {"KOLO_ENGINE_STALL_LIMIT_MS", KOLO_PARAM_INT, "0", 0, STALL_MAX_MS, NULL, false,
      "engine: milliseconds after which such a tensor, or an operation that some rank does not come to, ends the "
@@ -70,8 +69,7 @@ static const kolo_param_t rows[] = {
      "engine: ranks that send to one rank of that tree at most", &kolo_engine_tree_fan_in},
     {"KOLO_MPI", KOLO_PARAM_ENUM, "auto", 0, 0, "auto|openmpi|mpich", false,
      "engine: which MPI the backend and the controller of that name use; auto: the one that the program has "
-     "loaded, "
-     "else the only one that libkolo was built for",
+     "loaded, else the only one that libkolo was built for",
      &kolo_mpi_which},
     {"KOLO_MPI_MODULES", KOLO_PARAM_FILE, NULL, 0, 0, NULL, false,
      "engine: directory of the modules kolo-mpi-*.so; not set: kolo beside libkolo.so", &kolo_mpi_modules},
@@ -84,8 +82,7 @@ static const kolo_param_t rows[] = {
      &autotune},
     {"KOLO_AUTOTUNE_LOG", KOLO_PARAM_FILE, NULL, 0, 0, NULL, false,
      "engine: file for what autotune tries and how fast it was (comma-separated values); %r in it becomes the "
-     "rank, "
-     "without it rank 0 alone writes",
+     "rank, without it rank 0 alone writes",
      &kolo_autotune_log_path},
     {"KOLO_AUTOTUNE_WARMUP_SAMPLES", KOLO_PARAM_INT, "3", 0, 1000, NULL, false,
      "engine: samples that autotune throws away at the beginning (rank 0's counts)", &kolo_autotune_warm_up},

@@ -156,9 +156,8 @@ static void dial_found_nobody(kolo_dial_t *dial)
     if (kolo_address_is_own(&dial->config.address, name))
         dial_fail(dial, KOLO_ERR_REMOTE,
                   "nobody listens there. It is also an address of this host (interface %s). If %s runs on another "
-                  "host, both "
-                  "hosts have this address, and it does not join them: KOLO_SOCKET_IFNAME, on all ranks, names the "
-                  "interface that does. If it runs here, its process has ended",
+                  "host, both hosts have this address, and it does not join them: KOLO_SOCKET_IFNAME, on all "
+                  "ranks, names the interface that does. If it runs here, its process has ended",
                   name, dial->config.who);
     else
         dial_fail(dial, KOLO_ERR_REMOTE, "nobody listens there: the process has ended%s",

@@ -19,8 +19,7 @@ static const kolo_param_t rows[] = {
     {.key = "KOLO_COMM_SECRET_FILE",
      .kind = KOLO_PARAM_FILE,
      .help = "file with the job's secret for KOLO_COMM_ID, at least 16 bytes, equal on all ranks; a text of less "
-             "than 64 "
-             "characters is taken for a password and hashed with Argon2id (0.1 s and 64 MB per process)",
+             "than 64 characters is taken for a password and hashed with Argon2id (0.1 s and 64 MB per process)",
      .value = &kolo_meet_values.secret_file},
     {.key = "KOLO_COMM_SECRET_FD",
      .kind = KOLO_PARAM_INT,

@@ -153,9 +153,8 @@ static kolo_auth_verdict_t root_admit(void *owner, const kolo_claim_t *claim, si
     if (!kolo_seal_fits(claim->security)) {
         kolo_root_fail(
             root, KOLO_ERR_MISMATCH,
-            "rank %d has KOLO_TCP_SECURITY=%s, and the root, which another rank has started, %s; all ranks "
-            "need the "
-            "same value",
+            "rank %d has KOLO_TCP_SECURITY=%s, and the root, which another rank has started, %s; all ranks need "
+            "the same value",
             kolo_root_shown(root, claim->from), kolo_seal_mode_name(claim->security),
             kolo_seal_mode_name(kolo_seal_offer()));
         return KOLO_VERDICT_REFUSED;

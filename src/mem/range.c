@@ -40,8 +40,7 @@ static const kolo_param_t rows[] = {
      &unwatched_is_fine},
     {"KOLO_MEM_PIN_MB", KOLO_PARAM_INT, "65536", 0, 1 << 30, NULL, false,
      "megabytes of registered memory that devices may hold in place at once; what was not used for the longest "
-     "time "
-     "makes room",
+     "time makes room",
      &pin_mb},
 };
 const kolo_param_table_t kolo_mem_params = {"mem", rows, KOLO_COUNTOF(rows), NULL};

@@ -6,6 +6,8 @@
  */
 #include "nccl/layer.h"
 
+#include "comm/life/life.h"
+
 #include <string.h>
 
 static kolo_status_t make(const kolo_nccl_job_t *job, const kolo_config_t *config, kolo_comm_t *made)
@@ -35,6 +37,7 @@ static ncclResult_t deliver(ncclComm_t comm, ncclResult_t r)
         kolo_nccl_handle_drop(child, 0);
         return r;
     }
+    kolo_handle_set_blocking(child->kolo, child->blocking);
     *comm->child_out = child;
     return ncclSuccess;
 }
@@ -97,6 +100,7 @@ ncclResult_t kolo_nccl_run_child(kolo_nccl_job_t *job)
         pthread_mutex_unlock(&parent->lock);
         return r;
     }
+    if (r == ncclSuccess) kolo_handle_set_blocking(made, child->blocking);
     *job->out = child;
     if (r == ncclSuccess) kolo_nccl_profile_open(child);
     return r;

@@ -143,19 +143,12 @@ static kolo_status_t run(const kolo_nccl_call_t *c)
     return kolo_fail(KOLO_ERR_INTERNAL, "there is no call of kind %d", (int)c->kind);
 }
 
-/* A communicator that blocks, made by one that does not, may still work in the background. */
-static ncclResult_t finish(ncclComm_t comm, kolo_status_t status)
-{
-    if (status == KOLO_IN_PROGRESS && comm->blocking) return kolo_nccl_settle(comm);
-    return kolo_nccl_result(status);
-}
-
 /* Runs a call of which a profiler hears. */
 static ncclResult_t run_told(kolo_nccl_call_t call)
 {
     kolo_nccl_profile_call(&call, 0);
     kolo_nccl_profile_begin(&call, 1, false);
-    ncclResult_t r = finish(call.comm, run(&call));
+    ncclResult_t r = kolo_nccl_result(run(&call));
     kolo_nccl_profile_end(&call, 1);
     return r;
 }
@@ -164,7 +157,7 @@ ncclResult_t kolo_nccl_submit(const kolo_nccl_call_t *call)
 {
     bool told = atomic_load_explicit(&kolo_nccl_profiles, memory_order_relaxed);
     if (!group.depth) {
-        ncclResult_t r = KOLO_UNLIKELY(told) ? run_told(*call) : finish(call->comm, run(call));
+        ncclResult_t r = KOLO_UNLIKELY(told) ? run_told(*call) : kolo_nccl_result(run(call));
         free(call->waits);
         return r;
     }
@@ -235,10 +228,7 @@ static ncclResult_t run_calls(void)
         r = kolo_nccl_result(status); /* its text, before the end has another */
     }
     kolo_status_t end = kolo_group_end();
-    if (first != KOLO_OK) return r;
-    if (end != KOLO_IN_PROGRESS) return kolo_nccl_result(end);
-    for (size_t i = 0; i < group.count && r == ncclSuccess; i++) r = finish(group.calls[i].comm, end);
-    return r;
+    return first != KOLO_OK ? r : kolo_nccl_result(end);
 }
 
 static void clear(void)

@@ -290,9 +290,8 @@ static void describe_checkin(void *arg, char *buf, size_t bytes)
     else
         snprintf(
             buf, bytes,
-            "the root at %s, which has not answered a call yet (%s, rank %d of %d; if rank 0 runs, see "
-            "whether another "
-            "program listens there: ss -ltnp)%s",
+            "the root at %s, which has not answered a call yet (%s, rank %d of %d; if rank 0 runs, see whether "
+            "another program listens there: ss -ltnp)%s",
             address, oob->name, oob->rank, oob->nranks,
             atomic_load(&boot->calls[0].met_strangers)
                 ? "; who did answer refused our proof: another job has this MASTER_PORT or KOLO_JOB_NAME and our "

@@ -304,6 +304,23 @@ static void conn_altered(kolo_conn_t *conn)
     conn_kill(conn, "carried " KOLO_SEAL_ALTERED, KOLO_LOSS_ALTERED);
 }
 
+/* Ends a connection that the peer has closed, or that the kernel has reset: also what a process of this machine
+ * does that has taken its leave (see kolo_socket_hang_up()), so its farewell counts for more than the manner of the
+ * end. */
+static void conn_end(kolo_conn_t *conn, bool closed)
+{
+    if (conn->peer->farewell)
+        conn_kill(conn, "closed its side (destroyed there, perhaps after an error of its own)", KOLO_LOSS_CLOSED);
+    else if (closed)
+        conn_kill(
+            conn,
+            "was closed: the process was killed, or ended without kolo_comm_finalize() or kolo_comm_destroy() "
+            "(an engine: kolo_engine_shutdown())",
+            KOLO_LOSS_CLOSED);
+    else
+        conn_kill(conn, "broke: the process died or the network failed", KOLO_LOSS_BROKEN);
+}
+
 /* Reads once: the rest of the message straight to its place, what follows into the scratch. Returns false when
  * there is nothing more to read now. */
 static bool conn_read_once(kolo_conn_t *conn, uint8_t *scratch)
@@ -316,18 +333,12 @@ static bool conn_read_once(kolo_conn_t *conn, uint8_t *scratch)
     ssize_t n = kolo_socket_recv(&conn->socket, iov, parts + 1);
     if (n < 0 && errno == EINTR) return true;
     if (n < 0 && errno == EAGAIN) return false;
+    if (n < 0 && errno == EBADMSG) {
+        conn_altered(conn);
+        return false;
+    }
     if (n <= 0) {
-        const char *end = conn->peer->farewell
-                              ? "closed its side (destroyed there, perhaps after an error of its own)"
-                              : "was closed: the process was killed, or ended without "
-                                "kolo_comm_finalize() or kolo_comm_destroy() (an engine: "
-                                "kolo_engine_shutdown())";
-        if (n == 0)
-            conn_kill(conn, end, KOLO_LOSS_CLOSED);
-        else if (errno == EBADMSG)
-            conn_altered(conn);
-        else
-            conn_kill(conn, "broke: the process died or the network failed", KOLO_LOSS_BROKEN);
+        conn_end(conn, n == 0);
         return false;
     }
     conn->peer->heard_ns = kolo_now_ns();
@@ -363,8 +374,7 @@ static void conn_ready(void *arg, int fd, uint32_t events)
     if (events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) conn_flush(conn);
     if (!conn->stalled && (events & (EPOLLIN | EPOLLERR | EPOLLHUP)))
         for (int i = 0; i < READS_AT_ONCE && conn_read_once(conn, scratch); i++) continue;
-    if (conn->mute && conn->stalled && !conn->dead)
-        conn_kill(conn, "broke: the process died or the network failed", KOLO_LOSS_BROKEN);
+    if (conn->mute && conn->stalled && !conn->dead) conn_end(conn, false);
     conn_update_watch(conn);
     pthread_mutex_unlock(&oob->lock);
 }

@@ -25,15 +25,13 @@ static const kolo_param_t rows[] = {
      "most bytes of a tensor that one write carries; larger ones take several", &kolo_rendezvous_param_chunk},
     {"KOLO_RENDEZVOUS_INLINE", KOLO_PARAM_SIZE, "1K", 0, KOLO_MESSAGE_VALUE_MAX, NULL, false,
      "tensors of up to this many bytes come with the answer to a request; larger ones are written to their place, "
-     "but "
-     "the first of a key comes with the answer up to 4K (0: none does)",
+     "but the first of a key comes with the answer up to 4K (0: none does)",
      &kolo_rendezvous_param_inline},
     {"KOLO_RENDEZVOUS_THREADS", KOLO_PARAM_INT, "2", 1, 64, NULL, false,
      "threads of a server on which callbacks of receives from other tasks run", &kolo_rendezvous_param_threads},
     {"KOLO_RENDEZVOUS_WAITING", KOLO_PARAM_SIZE, "0", 0, INT64_MAX, NULL, false,
      "most bytes of tensors in host memory that a task has sent and that wait for their receives; a send beyond is "
-     "refused, "
-     "unless its receive waits (0: half of the memory that the process can have)",
+     "refused, unless its receive waits (0: half of the memory that the process can have)",
      &kolo_rendezvous_param_waiting},
 };
 const kolo_param_table_t kolo_rendezvous_params = {"rendezvous", rows, KOLO_COUNTOF(rows), NULL};

@@ -226,10 +226,9 @@ static void huge_numbers_are_unknown_numbers(void **state)
 {
     (void)state;
     static const char xml[] = TOPOLOGY
-        "<object type=\"Machine\" os_index=\"-1\">"
-        "<object type=\"NUMANode\" os_index=\"99999999999999999999\" local_memory=\"123456789012345678901\"/>"
-        "<object type=\"Core\" os_index=\"4294967296\"><object type=\"PU\" os_index=\"2147483647\"/></object>"
-        "<object type=\"PU\" os_index=\"5\"/></object></topology>";
+        "<object type=\"Machine\" os_index=\"-1\"><object type=\"NUMANode\" os_index=\"99999999999999999999\" "
+        "local_memory=\"123456789012345678901\"/><object type=\"Core\" os_index=\"4294967296\"><object type=\"PU\" "
+        "os_index=\"2147483647\"/></object><object type=\"PU\" os_index=\"5\"/></object></topology>";
     kolo_topo_t topo;
     assert_int_equal(kolo_topo_import(&topo, xml, strlen(xml), "test"), KOLO_OK);
     assert_int_equal(topo.ncpus, 6); /* no table for two thousand million CPUs */

@@ -13,8 +13,7 @@ static const kolo_param_t rows[] = {
      &kolo_tune_config.algo},
     {"KOLO_TUNE_FILE", KOLO_PARAM_FILE, NULL, 0, 0, NULL, false,
      "table of what kolo-tune has measured on this machine, taken instead of the built-in rules; the same file on "
-     "all "
-     "ranks",
+     "all ranks",
      &kolo_tune_config.file},
     {"KOLO_FLAT_MAX", KOLO_PARAM_SIZE, "8K", 0, 8192, NULL, true,
      "most bytes that one rank puts into an operation of the flat path; 0: never use it",

@@ -192,8 +192,7 @@ static void explain_choice(const kolo_tune_ask_t *q, const kolo_tune_choice_t *c
     else if (best != KOLO_ALGO_COUNT)
         fprintf(out,
                 "  the cost model would choose %s (%.1f us, against %.1f us for %s); a measured rule comes before "
-                "it, since "
-                "it knows neither caches nor the scheduler\n",
+                "it, since it knows neither caches nor the scheduler\n",
                 kolo_plan_algo_name(best), best_us, us, kolo_way_name(q->coll, choice->way));
 }
 

@@ -192,8 +192,7 @@ int main(int argc, char **argv)
         else
             return fprintf(stderr,
                            "usage: %s [--quick | --brief] [--stream] [--refuse[-one] dump|seccomp|ptrace_scope] "
-                           "[--threads N | "
-                           "--procs N]\n",
+                           "[--threads N | --procs N]\n",
                            argv[0]),
                    2;
     }

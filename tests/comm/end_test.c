@@ -93,6 +93,26 @@ static void destroy_without_finalize_loses_no_data(void **state)
     assert_int_equal(run_ranks(3, leave_at_once, NULL), 0);
 }
 
+static void destroys_first(rank_t *r)
+{
+    works(r->comm);
+    if (r->rank == 0) {
+        nap_ms(150);
+        EXPECT_ERROR(KOLO_ERR_REMOTE, kolo_comm_finalize(r->comm), "comm_finalize", "rank 1 closed its side");
+        return;
+    }
+    nap_ms(50); /* until all that it has sent is acknowledged */
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+}
+
+/* Within a machine a connection ends by a reset, which is no broken network where the peer has taken its leave. */
+static void who_has_destroyed_did_not_die(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) assert_int_equal(run_ranks(2, destroys_first, NULL), 0);
+}
+
 static void come_and_go(rank_t *r)
 {
     (void)works(r->comm);
@@ -114,6 +134,7 @@ int main(void)
         cmocka_unit_test(an_ended_communicator_is_refused_everywhere),
         cmocka_unit_test(queries_without_output_are_refused),
         cmocka_unit_test(destroy_without_finalize_loses_no_data),
+        cmocka_unit_test(who_has_destroyed_did_not_die),
         cmocka_unit_test(fifty_communicators_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

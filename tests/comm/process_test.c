@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -397,6 +399,55 @@ static void who_left_is_not_said_to_have_died(void **state)
     assert_int_equal(job_finish(&job, -1), 0);
 }
 
+/* ---- a buffer that is none ---- */
+
+/* May this process copy from rank 0's? */
+static bool may_copy(proc_t *p, void *word)
+{
+    struct {
+        pid_t pid;
+        void *at;
+    } card = {getpid(), word};
+    int32_t value = 0, may;
+    EXPECT_OK(kolo_broadcast(&card, &card, sizeof card, KOLO_UINT8, 0, p->r.comm, NULL));
+    struct iovec here = {&value, sizeof value}, there = {card.at, sizeof value};
+    may = process_vm_readv(card.pid, &here, 1, &there, 1, 0) == (ssize_t)sizeof value;
+    EXPECT_OK(kolo_all_reduce(&may, &may, 1, KOLO_INT32, KOLO_MIN, p->r.comm, NULL));
+    return may;
+}
+
+/* The root of a broadcast gives memory that cannot be read: it does not touch it itself where others copy. */
+static void give_no_memory(proc_t *p)
+{
+    static int32_t word = 7;
+    size_t bytes = 4u << 20;
+    char *data =
+        mmap(NULL, bytes, p->r.rank == 0 ? PROT_NONE : PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!may_copy(p, &word)) {
+        snprintf(p->shared->found[p->r.rank].text, sizeof p->shared->found[0].text, "not tried");
+        return;
+    }
+    kolo_status_t status = kolo_broadcast(data, data, bytes, KOLO_UINT8, 0, p->r.comm, NULL);
+    EXPECT(status == KOLO_ERR_REMOTE || (p->r.rank == 0 && status == KOLO_ERR_SYSTEM));
+    snprintf(p->shared->found[p->r.rank].text, sizeof p->shared->found[0].text, "%s", kolo_get_last_error(NULL));
+    EXPECT_OK(kolo_comm_destroy(p->r.comm));
+    p->r.comm = NULL;
+}
+
+static void a_buffer_that_is_no_memory_is_told_as_that(void **state)
+{
+    static const char *const env[] = {"KOLO_ALGO=broadcast=single_copy", NULL};
+    (void)state;
+    job_t job;
+    job_start(&job, 2, env, give_no_memory, NULL);
+    assert_int_equal(job_finish(&job, -1), 0);
+    const char *told[2] = {job.shared->found[0].text, job.shared->found[1].text};
+    bool tried = strcmp(told[0], "not tried") != 0;
+    if (!tried) printf("not tried: processes may not copy from each other here\n");
+    if (tried && !strstr(told[0], "of the buffer that rank 0") && !strstr(told[1], "of the buffer that rank 0"))
+        fail_msg("neither says whose buffer it is: %s; %s", told[0], told[1]);
+}
+
 int main(void)
 {
     limit_s(200);
@@ -408,6 +459,7 @@ int main(void)
         cmocka_unit_test(who_left_is_not_said_to_have_died),
         cmocka_unit_test(who_has_left_keeps_nobody_waiting),
         cmocka_unit_test(what_was_sent_arrives_though_the_sender_has_left),
+        cmocka_unit_test(a_buffer_that_is_no_memory_is_told_as_that),
         cmocka_unit_test(idle_ranks_use_no_core),
         cmocka_unit_test(a_rank_of_four_needs_less_than_8_MB),
     };

@@ -18,6 +18,7 @@ import time
 
 EXAMPLE = os.environ.get("EXAMPLE")
 ENGINE = os.environ.get("ENGINE")  # not set: built without protobuf-c, and so without engines of several ranks
+NCCL = os.environ.get("NCCL")  # libnccl.so.2
 LIMIT_S = 50
 TMP = None
 children = []
@@ -390,6 +391,16 @@ def test_slurm():
     same((p.returncode, out, err), (0, "", ""))
     same(sorted((TMP / "batch.out").read_text().splitlines()), ["rank 0 of 1: 1", *SUMS])
     clean()
+
+
+def test_nccl_in_slurm():
+    """What docs/nccl.md says: the library is preloaded, and the ranks know only NCCL's functions."""
+    conf = start_slurm()
+    rank = [sys.executable, str(pathlib.Path(__file__).resolve().parent.parent / "nccl/rank.py"), NCCL]
+    for job in range(2):  # a step each; the variables of a job that is not theirs are in the way of none
+        p = start("srun", "-O", f"--export=ALL,LD_PRELOAD={NCCL},PMIX_RANK=7,PMIX_NAMESPACE=slurm.pmix.1.0", "-n", "3", *rank, str(TMP / f"id{job}"),
+                  KOLO_NCCL_CPU="1", **conf)
+        check(p, want=[f"rank {r} of 3: right" for r in range(3)])
 
 
 def test_mpirun_inside_slurm():

@@ -202,6 +202,42 @@ static void it_is_part_of_an_open_group(void **state)
     assert_int_equal(run_ranks(2, in_a_group, NULL), 0);
 }
 
+/* A first use goes on in the background. */
+static void exchange_in_the_background(rank_t *r)
+{
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kolo_comm_t copy = NULL;
+    kolo_pending_t send = NULL, receive = NULL;
+    int peer = 1 - r->rank, complete = 1;
+    int32_t *out = make(LONG_COUNT, r->rank), *in = make(LONG_COUNT, 99);
+    config.blocking = 0;
+    EXPECT_OK(settled(r->comm, kolo_comm_dup(r->comm, &copy, &config)));
+    EXPECT_OK(settled(copy, KOLO_IN_PROGRESS));
+    EXPECT_OK(kolo_isend(out, LONG_COUNT, KOLO_INT32, peer, copy, &send));
+    EXPECT_OK(kolo_irecv(in, LONG_COUNT, KOLO_INT32, peer, copy, &receive));
+    if (r->rank == 1) meet();
+    EXPECT(kolo_barrier(copy, NULL) == KOLO_IN_PROGRESS);
+    if (r->rank == 0) {
+        EXPECT_OK(kolo_pending_test(receive, &complete));
+        EXPECT(!complete); /* the other has not called it */
+        meet();
+    }
+    if (r->rank == 0) poll(receive);
+    EXPECT_OK(kolo_pending_wait(receive));
+    EXPECT(holds(in, LONG_COUNT, peer));
+    EXPECT_OK(kolo_pending_wait(send));
+    EXPECT_OK(settled(copy, KOLO_IN_PROGRESS));
+    EXPECT_OK(kolo_comm_destroy(copy));
+    free(in);
+    free(out);
+}
+
+static void it_is_not_complete_while_it_connects(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, exchange_in_the_background, NULL), 0);
+}
+
 static void misuse(rank_t *r)
 {
     kolo_pending_t request = NULL;
@@ -295,6 +331,7 @@ int main(void)
         cmocka_unit_test(a_rank_sends_to_itself),
         cmocka_unit_test(any_next_call_makes_it_begin),
         cmocka_unit_test(it_is_part_of_an_open_group),
+        cmocka_unit_test(it_is_not_complete_while_it_connects),
         cmocka_unit_test(what_is_left_over_ends_with_an_error),
         cmocka_unit_test(a_loss_ends_a_request),
         cmocka_unit_test(a_copy_has_the_same_ranks_and_an_order_of_its_own),

@@ -123,7 +123,7 @@ void delay_stream(const me_t *me, int ms)
     if (gpu && cu.host(me->stream, sleeps, (void *)(intptr_t)ms)) FACT(!"a function of the host can be queued");
 }
 
-static void copy(const me_t *me, void *to, const void *from, size_t bytes)
+void copy_bytes(const me_t *me, void *to, const void *from, size_t bytes)
 {
     if (!gpu) {
         memcpy(to, from, bytes);
@@ -163,7 +163,7 @@ float *floats(const me_t *me, int n, float value)
     }
     use_device(device_of(me->rank));
     if (cu.alloc(&p, (size_t)n * sizeof *host)) abort();
-    copy(me, (void *)(uintptr_t)p, host, (size_t)n * sizeof *host);
+    copy_bytes(me, (void *)(uintptr_t)p, host, (size_t)n * sizeof *host);
     free(g);
     return (float *)(uintptr_t)p;
 }
@@ -171,13 +171,13 @@ float *floats(const me_t *me, int n, float value)
 float at(const me_t *me, const float *p, int i)
 {
     float value;
-    copy(me, &value, p + i, sizeof value);
+    copy_bytes(me, &value, p + i, sizeof value);
     return value;
 }
 
 void put(const me_t *me, float *p, int i, float value)
 {
-    copy(me, p + i, &value, sizeof value);
+    copy_bytes(me, p + i, &value, sizeof value);
 }
 
 void sync_stream(const me_t *me)

@@ -33,6 +33,8 @@ bool equal(const char *file, int line, const char *text, double value, double wa
 float *floats(const me_t *me, int n, float value);
 float at(const me_t *me, const float *p, int i);
 void put(const me_t *me, float *p, int i, float value);
+/* From or to the rank's device. */
+void copy_bytes(const me_t *me, void *to, const void *from, size_t bytes);
 /* Waits for what was put on the stream (in CPU mode it is done). */
 void sync_stream(const me_t *me);
 cudaStream_t new_stream(int device);
@@ -65,7 +67,7 @@ typedef struct {
     } who; /* each rank; rank 0 alone, without communicator; each rank, processes only */
 } case_t;
 extern const case_t base_cases[], life_cases[], more_cases[], rest_cases[], bad_cases[], leave_cases[],
-    edge_cases[], ends_cases[], random_cases[], many_cases[];
+    edge_cases[], ends_cases[], random_cases[], ranks_cases[], many_cases[];
 int run_cases(int argc, char **argv, const case_t *const *lists);
 
 #endif

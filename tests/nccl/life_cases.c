@@ -209,6 +209,46 @@ static void a_child_that_blocks_of_a_parent_that_does_not(me_t *me)
 
 /* What an elastic program does: it waits for the old communicator, then for the new one, ends the old one, and asks
  * it once more after an abort. Both modes, one rank less each time. */
+/* A group has communicators that all block, or none: what counts is the communicator's own configuration. */
+static void children_are_grouped_by_their_own_kind(me_t *me)
+{
+    ncclComm_t by_id[2],
+        child[2] = {NULL, NULL}; /* of the first, which does not block, one that does; and the reverse */
+    float *a = floats(me, 10, 1), *b = floats(me, 10, 1);
+    for (int blocks = 0; blocks < 2; blocks++) {
+        ncclConfig_t config = new_config();
+        ncclUniqueId id = shared_id(me);
+        config.blocking = blocks;
+        ncclResult_t r = ncclCommInitRankConfig(&by_id[blocks], me->n, id, me->rank, &config);
+        FACT(r == ncclSuccess || r == ncclInProgress);
+        IS(ncclSuccess, settled(by_id[blocks]));
+        config.blocking = !blocks;
+        r = ncclCommSplit(by_id[blocks], 0, me->rank, &child[blocks], &config);
+        FACT(r == ncclSuccess || r == ncclInProgress);
+        IS(ncclSuccess, settled(by_id[blocks]));
+    }
+    for (int blocks = 0; blocks < 2; blocks++) {
+        ncclComm_t with = child[!blocks];
+        OK(ncclGroupStart());
+        OK(ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, by_id[blocks], me->stream));
+        OK(ncclAllReduce(b, b, 10, ncclFloat32, ncclSum, with, me->stream));
+        ncclResult_t r = ncclGroupEnd();
+        FACT(r == ncclSuccess || (r == ncclInProgress && !blocks));
+        IS(ncclSuccess, settled(by_id[blocks]));
+        IS(ncclSuccess, settled(with));
+        OK(ncclGroupStart());
+        OK(ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, by_id[blocks], me->stream));
+        OK(ncclAllReduce(b, b, 10, ncclFloat32, ncclSum, child[blocks], me->stream));
+        IS(ncclInvalidArgument, ncclGroupEnd());
+    }
+    sync_stream(me);
+    EQ(at(me, b, 9), me->n * me->n);
+    for (int i = 0; i < 2; i++) {
+        OK(ncclCommDestroy(child[i]));
+        OK(ncclCommDestroy(by_id[i]));
+    }
+}
+
 static void shrunk_twice_without_blocking(me_t *me)
 {
     ncclConfig_t config = new_config();
@@ -501,6 +541,7 @@ const case_t life_cases[] = {
     {"what_has_ended_is_told_from_what_lives", what_has_ended_is_told_from_what_lives, EACH},
     {"one_that_does_not_block", one_that_does_not_block, EACH},
     {"a_child_that_blocks_of_a_parent_that_does_not", a_child_that_blocks_of_a_parent_that_does_not, EACH},
+    {"children_are_grouped_by_their_own_kind", children_are_grouped_by_their_own_kind, EACH},
     {"shrunk_twice_without_blocking", shrunk_twice_without_blocking, EACH},
     {"grow_takes_in_a_new_rank", grow_takes_in_a_new_rank, EACH},
     {"a_revoked_one_can_only_be_shrunk_or_ended", a_revoked_one_can_only_be_shrunk_or_ended, EACH},

@@ -176,8 +176,7 @@ static void print_wires(void)
     if (file) fclose(file);
     if (scope > 0)
         printf("  cma is restricted here: kernel.yama.ptrace_scope is %d; with 1 descendants of KOLO_CMA_PTRACER's "
-               "choice "
-               "copy from each other, with 0 all processes of one user do\n",
+               "choice copy from each other, with 0 all processes of one user do\n",
                scope);
 }
 

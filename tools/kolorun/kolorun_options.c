@@ -328,10 +328,9 @@ static int check(kolorun_options_t *o)
     if (o->argv[0] == NULL) return wrong_usage("the program is missing");
     if (!o->literal && has_programs(o->argv))
         return wrong_usage(
-            "several programs, separated by \":\", are not possible: start one that chooses by its rank, "
-            "as sh -c 'if [ $KOLO_RANK = 0 ]; then exec a; else exec b; fi'; if the \":\" is a word for the "
-            "program, "
-            "put -- before the program");
+            "several programs, separated by \":\", are not possible: start one that chooses by its rank, as sh -c "
+            "'if [ $KOLO_RANK = 0 ]; then exec a; else exec b; fi'; if the \":\" is a word for the program, put -- "
+            "before the program");
     if (o->elastic.min > 0) return -1;
     if (o->input >= o->nranks) {
         fprintf(stderr, "kolorun: --stdin %d: the ranks are 0 to %d\n", o->input, o->nranks - 1);

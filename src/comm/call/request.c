@@ -16,6 +16,7 @@ struct kolo_pending {
     struct kolo_pending *next; /* put aside behind it */
     kolo_call_t call;
     bool aside, taken, over; /* taken: by a group that is open */
+    bool connects;           /* goes on in the background, as a first use of a communicator that does not block */
     kolo_event_t event;      /* runs on a stream: recorded behind it */
     kolo_status_t status;
     char text[KOLO_ERROR_TEXT_BYTES];
@@ -46,16 +47,17 @@ static kolo_status_t collect(struct kolo_pending *first, kolo_call_t *with, void
     return with ? kolo_group_add(with) : KOLO_OK;
 }
 
-/* Notes that they run on the stream, or, without one, have run. */
+/* Notes that they run on the stream, or, without one, have run or go on in the background. */
 static void begun(struct kolo_pending *first, kolo_status_t status, void *stream)
 {
     for (struct kolo_pending *r = first, *next; r; r = next) {
         next = r->next;
         r->aside = r->taken = false;
         r->next = NULL;
-        kolo_status_t own = status;
+        r->connects = status == KOLO_IN_PROGRESS && !stream;
+        kolo_status_t own = status == KOLO_IN_PROGRESS ? KOLO_OK : status;
         if (own == KOLO_OK && stream) own = follow(r, stream);
-        if (own != KOLO_OK || !stream) finish(r, own);
+        if (own != KOLO_OK || (!stream && !r->connects)) finish(r, own);
     }
 }
 
@@ -226,7 +228,26 @@ kolo_status_t kolo_irecv(void *buf, size_t count, kolo_type_t type, int peer, ko
     return ask(&call, buf, request, "irecv");
 }
 
-/* Concludes a message whose stream has passed it: what became of it is what became of the communicator. */
+/* Tells whether a message that began is complete. */
+static bool has_passed(const struct kolo_pending *r)
+{
+    kolo_status_t state = KOLO_OK;
+    if (!r->connects) return kolo_event_query(r->event) == KOLO_OK;
+    return kolo_comm_get_async_error(r->call.comm, &state) != KOLO_OK || state != KOLO_IN_PROGRESS;
+}
+
+/* Waits until it is, or its communicator has ended. */
+static void await(struct kolo_pending *r)
+{
+    kolo_comm_t comm = r->call.comm;
+    kolo_body_t *body = r->connects ? kolo_handle_visit(comm, "pending_wait") : NULL;
+    if (!r->connects) kolo_event_synchronize(r->event);
+    if (!body) return;
+    (void)kolo_handle_quiet(comm, &body->stop.abort, false);
+    kolo_handle_leave(comm);
+}
+
+/* Concludes a message that is complete: what became of it is what became of the communicator. */
 static void conclude(struct kolo_pending *r)
 {
     kolo_status_t state = KOLO_OK;
@@ -255,7 +276,7 @@ kolo_status_t kolo_pending_test(kolo_pending_t request, int *complete)
         kolo_status_t status = begin(request->call.comm);
         if (status != KOLO_OK && request->aside) return status;
     }
-    if (!request->over && !request->taken && kolo_event_query(request->event) == KOLO_OK) conclude(request);
+    if (!request->over && !request->taken && has_passed(request)) conclude(request);
     *complete = request->over;
     return KOLO_OK;
 }
@@ -272,7 +293,7 @@ kolo_status_t kolo_pending_wait(kolo_pending_t request)
         if (status != KOLO_OK && request->aside) return status;
     }
     if (!request->over) {
-        kolo_event_synchronize(request->event);
+        await(request);
         conclude(request);
     }
     kolo_status_t status = request->status;

@@ -110,6 +110,7 @@ static void finish(struct kolo_request *r, kolo_status_t status, char *text)
     else
         m->open = r->next_open;
     if (r->next_open) r->next_open->prev_open = r->prev_open;
+    if (m->ahead == r) m->ahead = r->next_open;
     m->nopen--;
     r->messages = NULL;
     r->status = status;

@@ -158,8 +158,8 @@ void kolo_tagged_look(kolo_tagged_t *m, uint64_t now)
     for (int r = 0; r < m->body->nranks; r++)
         if (m->peers[r]) kolo_tagged_out_dialled(m->peers[r]);
     uint64_t due = 0;
-    for (struct kolo_request *r = m->open, *next; r; r = next) {
-        next = r->next_open;
+    for (struct kolo_request *r = m->open; r; r = m->ahead) {
+        m->ahead = r->next_open; /* moves on if the end of r completes it: what waited behind r goes out */
         kolo_status_t status = check(r, now);
         if (status != KOLO_OK)
             kolo_tagged_end(r, status);

@@ -285,7 +285,7 @@ void kolo_tagged_send_end(struct kolo_request *r)
     bool asked = r->in == &out->asked, told = asked || r->in == &out->clear || out->now == r, good = true;
     if (r->incoming) kolo_tagged_incoming_free(r->incoming);
     kolo_tagged_remove(r);
-    if (!told) return;
+    if (!told || out->state != KOLO_OUT_OPEN) return;
     if (out->now == r) good = copy_rest(out);
     if (!good || !withdraw(out, r->id, !asked)) {
         kolo_fail(KOLO_ERR_NO_MEMORY, "no memory to withdraw a message");

@@ -137,6 +137,7 @@ struct kolo_tagged {
     kolo_tagged_list_t posted;     /* receives that have no message yet */
     kolo_incoming_t *first, *last; /* messages that no receive has taken */
     struct kolo_request *open;     /* not complete */
+    struct kolo_request *ahead;    /* of these, whom kolo_tagged_look() comes to next */
     size_t nopen;
     uint64_t numbers;
     bool leaving;      /* nothing more will be sent */

@@ -40,8 +40,7 @@ static const kolo_param_t rows[] = {
      "values from that size on go over several connections in TCP", &kolo_onesided_param_split},
     {"KOLO_ONESIDED_LANES", KOLO_PARAM_INT, "0", 0, 16, NULL, false,
      "connections, and threads of a process, that carry a large value over TCP beside the first connection; 1: "
-     "that one "
-     "alone does; 0: half as many as cores, 2 to 4",
+     "that one alone does; 0: half as many as cores, 2 to 4",
      &kolo_onesided_param_lanes},
     {"KOLO_ONESIDED_SHM", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
      "0: one-sided transfers within a host go as those between hosts do", &kolo_onesided_param_shm},

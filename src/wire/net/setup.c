@@ -246,8 +246,7 @@ static const kolo_param_t rows[] = {
      &kolo_net_options.queue_pairs},
     {"KOLO_NET_LAZY", KOLO_PARAM_BOOL, "0", 0, 0, NULL, false,
      "1: the writer of a connection gets ready when it has something to send, and says so; the reader offers "
-     "nothing "
-     "before",
+     "nothing before",
      &kolo_net_options.lazy},
 };
 static const kolo_param_table_t params = {"net", rows, KOLO_COUNTOF(rows), NULL};
