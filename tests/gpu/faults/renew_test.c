@@ -5,7 +5,7 @@
  * had mapped. Started by kolorun, a process per rank, on the fake driver.
  */
 #include "base/failpoint.h"
-#include "engine_kit.h"
+#include "gpu/engine_kit.h"
 
 #include <stdarg.h>
 #include <stdio.h>
