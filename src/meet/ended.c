@@ -5,6 +5,7 @@
  * ranks, that has ended well ("3", "5-7"). Who waits for a rank looks there now and then. What is known to have
  * ended is given a moment, for a shell may leave the program behind that is to come.
  */
+#include "base/file/fds.h"
 #include "base/file/private.h"
 #include "meet/root.h"
 
@@ -30,7 +31,7 @@ static char *read_text(const char *path)
         at += n > 0 ? (size_t)n : 0;
     }
     if (text != NULL) text[at] = '\0';
-    if (fd >= 0) close(fd);
+    if (fd >= 0) kolo_fd_close(fd);
     return text;
 }
 
@@ -112,7 +113,7 @@ kolo_status_t kolo_watched_new(root_t *root, const char *path, const int *ranks,
         return status;
     }
     for (int i = 0; i < count; i++) all[i] = ranks != NULL ? ranks[i] : i;
-    strcpy(w->path, path);
+    memcpy(w->path, path, strlen(path) + 1);
     w->ranks = all;
     w->count = count;
     w->missed = -1;

@@ -58,7 +58,7 @@ kolo_status_t kolo_id_check(const kolo_unique_id_t *id);
 /* Saves an id in one step, with mode 0600 (save); waits for the file until timeout_ms (load). */
 kolo_status_t kolo_id_save(const kolo_unique_id_t *id, const char *path);
 kolo_status_t kolo_id_load(kolo_unique_id_t *id, const char *path, int timeout_ms);
-/* The same, unless the process of `rank`, which is to save it, has ended. */
+/* Does the same, unless the process of `rank`, which is to save it, has ended. */
 kolo_status_t kolo_id_await(kolo_unique_id_t *id, const char *path, int timeout_ms, kolo_ended_t *ended, int rank);
 /* Stops every root of this process and frees what they hold (library unload, tests). */
 void kolo_root_stop_all(void);

@@ -109,7 +109,7 @@ typedef struct {
     int count;
 } errand_t;
 
-/* Frees roots on the progress thread, where alone they are freed. */
+/* Runs on the progress thread, where alone roots are freed. */
 static void do_here(void *arg)
 {
     const errand_t *e = arg;
