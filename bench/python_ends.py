@@ -109,6 +109,8 @@ def changed(args):
     import kolocomm.torch  # noqa: F401
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if not hasattr(dist, "_reconfigure"):
+        if rank == 0:
+            print(f"changed: torch {torch.__version__} has no groups that are reconfigured (2.15 has)", flush=True)
         return
     store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), ranks, rank == 0)
     times = {"kolo": [], "gloo": []}

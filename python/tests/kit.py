@@ -6,6 +6,8 @@ import inspect
 import os
 import subprocess
 import sys
+import textwrap
+import time
 import traceback
 
 import kolocomm
@@ -52,3 +54,58 @@ def job(ranks, code, limit_s=60, env=None, launcher=()):
     out = subprocess.run(cmd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s,
                          env={**os.environ, **(env or {})})
     return out.returncode, out.stdout
+
+
+MISTAKES = {}
+HEAD = """
+import gc, os, signal, sys, threading, time
+import numpy as np
+import kolocomm
+from kolocomm import errors
+
+def told(call):  # what the call raises: its kind, and its words
+    try:
+        call()
+    except BaseException as e:
+        print(f"{type(e).__name__}: {' '.join(str(e).split())}", flush=True)
+    else:
+        print("nothing was raised", flush=True)
+
+def both(one, other):  # two ranks of this process
+    t = threading.Thread(target=other)
+    t.start()
+    try:
+        return one()
+    finally:
+        t.join()
+"""
+
+
+def mistake(ranks, status, *words, limit_s=20, **env):
+    """A job of so many ranks that runs the function's body: its status is 0 or another (1), its output has the words."""
+    def add(fn):
+        body = inspect.getsource(fn).split("\n", 1)[1]
+        while body.lstrip().startswith(("@", "def ", '"')):
+            body = body.split("\n", 1)[1]
+        MISTAKES[fn.__name__] = (ranks, status, words, limit_s, env, textwrap.dedent(body))
+        return fn
+    return add
+
+
+def run_mistakes(names=(), failed=()):
+    """Runs them, or those that are named; failed: what has failed before. The exit status of the test."""
+    failed = list(failed)
+    for name in names or MISTAKES:
+        ranks, want, words, limit_s, env, body = MISTAKES[name]
+        began = time.monotonic()
+        try:
+            status, out = job(ranks, HEAD + body, limit_s, env)
+        except subprocess.TimeoutExpired as e:
+            status, out = 124, f"hangs after {limit_s} s: {(e.stdout or b'').decode()}"
+        right = (status != 0) == (want != 0) and 0 <= status < 124 and all(any(w in out for w in word.split("|")) for word in words)
+        print(f"{'right ' if right else 'FAILED'} {name} ({time.monotonic() - began:.1f} s)", flush=True)
+        if not right:
+            failed.append(name)
+            print(f"status {status}, wanted {want} and {words}:\n{out}", flush=True)
+    print(f"{len(names or MISTAKES) - len(failed)} right, {len(failed)} wrong")
+    return 1 if failed else 0

@@ -13,7 +13,7 @@ import kit
 import kolocomm
 import numpy as np
 from kolocomm import errors
-from kit import raises
+from kit import mistake, raises
 
 
 def one_rank(c):
@@ -143,30 +143,6 @@ def raised(c):
         c.all_reduce(None)
     except errors.Error as e:
         return e
-
-
-JOBS = {}
-
-
-def mistake(ranks, status, *words, limit_s=20, **env):
-    """A job of so many ranks that runs the function's body: its status is 0 or another (1), its output has the words."""
-    def add(fn):
-        import inspect
-        import textwrap
-        body = inspect.getsource(fn).split("\n", 1)[1]
-        while body.lstrip().startswith(("@", "def ", '"')):
-            body = body.split("\n", 1)[1]
-        JOBS[fn.__name__] = (ranks, status, words, limit_s, env, textwrap.dedent(body))
-        return fn
-    return add
-
-
-HEAD = """
-import os, signal, sys, threading, time
-import numpy as np
-import kolocomm
-from kolocomm import errors
-"""
 
 
 @mistake(2, 0, "said: True", "ranks: (1,)")
@@ -438,23 +414,8 @@ def main():
         with kolocomm.connect(op_timeout_ms=20000) as c:
             one_rank(c)
         return 0
-    names = sys.argv[1:] or list(JOBS)
     status = subprocess.run([kit.KOLORUN, "-n", "2", sys.executable, __file__]).returncode if not sys.argv[1:] else 0
-    failed = [] if status == 0 else ["one_rank"]
-    for name in names:
-        ranks, want, words, limit_s, env, body = JOBS[name]
-        began = time.monotonic()
-        try:
-            status, out = kit.job(ranks, HEAD + body, limit_s, env)
-        except subprocess.TimeoutExpired as e:
-            status, out = 124, f"hangs after {limit_s} s: {(e.stdout or b'').decode()}"
-        right = (status != 0) == (want != 0) and status < 124 and all(any(w in out for w in word.split("|")) for word in words)
-        print(f"{'right ' if right else 'FAILED'} {name} ({time.monotonic() - began:.1f} s)", flush=True)
-        if not right:
-            failed.append(name)
-            print(f"status {status}, wanted {want} and {words}:\n{out}", flush=True)
-    print(f"{len(names) + 1 - len(failed)} right, {len(failed)} wrong")
-    return 1 if failed else 0
+    return kit.run_mistakes(sys.argv[1:], [] if status == 0 else ["one_rank"])
 
 
 if __name__ == "__main__":

@@ -50,6 +50,10 @@ def test_tensors_are_submitted_together(c):
         sums = [np.full(4 + i, c.rank + 1.0, "float32" if i else "float64") for i in range(3)]
         for s, mine in zip(engine.all_reduce_group(names, sums, op="sum"), sums):
             assert s.wait(60) is mine and (mine == total).all(), mine
+        with raises(errors.InvalidArgument, "2 names"):
+            engine.all_reduce_group(["x", "y"], [np.ones(2)])
+        with raises(errors.InvalidUsage, "outstanding already"):
+            engine.all_reduce_group(["x", "x"], [np.ones(2), np.ones(2)])
         for i, s in enumerate(engine.broadcast_group(["d", "e"], [np.full(3, 10.0 * i + c.rank) for i in range(2)], root=1)):
             assert (s.wait(60) == 10 * i + 1).all()
         for s in engine.all_gather_group(["f", "g"], [np.full((c.rank + 1, 2), c.rank, "int32")] * 2):
@@ -60,10 +64,6 @@ def test_tensors_are_submitted_together(c):
             assert (s.wait(60) == 100 * np.arange(c.size) + c.rank).all()
         for s in engine.reduce_scatter_group(["j", "k"], [np.ones((c.size, 3), "float32")] * 2, op="sum"):
             assert (s.wait(60) == c.size).all()
-        with raises(errors.InvalidArgument, "2 names"):
-            engine.all_reduce_group(["x", "y"], [np.ones(2)])
-        with raises(errors.InvalidUsage, "outstanding already"):
-            engine.all_reduce_group(["x", "x"], [np.ones(2), np.ones(2)])
 
 
 def test_groups_stay_apart(c):

@@ -8,6 +8,7 @@
     --cpu       the same script with small tensors of the host, and Gloo for NCCL: a rehearsal where no GPU is
 """
 import argparse
+import contextlib
 import datetime
 import os
 import socket
@@ -116,9 +117,15 @@ def test_streams_and_futures(rank, size):
         y = full(1000, float(rank))
         dist.all_reduce(y)
         same(y, size * (size - 1) / 2)
-    x = full(3, 1.0)
-    future = dist.all_reduce(x, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
-    same(future.wait(), 2.0 * size)
+    for late in (False, True):  # a future that is asked for at once, or later from another stream
+        x = full(1 << 24, 1.0)
+        work = dist.all_reduce(x, async_op=True)
+        with torch.cuda.stream(torch.cuda.Stream()) if late else contextlib.nullcontext():
+            future = work.get_future().then(lambda f: f.value()[0] * 2)
+        same(future.wait(), 2.0 * size)
+    x = full(1 << 24, 1.0)
+    dist.all_reduce(x, async_op=True).get_future().wait()  # as DDP waits
+    same(x, float(size))
     for _ in range(50):
         dist.all_reduce(full(1 << 18, 1.0), async_op=True)  # dropped: the memory may not be taken again too soon
         full(1 << 18, 7.0)
@@ -234,26 +241,29 @@ def test_part_of_a_group(rank, size):
 
 
 def check(rank, size):
-    dist.init_process_group("kolo", init_method=f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}", rank=rank, world_size=size, timeout=datetime.timedelta(seconds=30))
+    """Each case in a group of its own, so that one that fails does not hide the others."""
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), size, rank == 0)
     cases = sorted((f for n, f in globals().items() if n.startswith("test_")), key=lambda f: f.__code__.co_firstlineno)
     failed = 0
     for case in cases:
+        end, name = "right", case.__name__
+        dist.init_process_group("kolo", store=dist.PrefixStore(name, store), rank=rank, world_size=size, timeout=datetime.timedelta(seconds=20))
         try:
             case(rank, size)
-            if rank == 0:
-                print("right", case.__name__, flush=True)
         except Skipped as e:
-            if rank == 0:
-                print("skipped", case.__name__, e, flush=True)
+            end = f"skipped {e}"
         except Exception:
-            failed += 1
-            print(f"FAILED {case.__name__} on rank {rank}", flush=True)
+            end = "FAILED"
+            print(f"FAILED {name} on rank {rank}", flush=True)
             traceback.print_exc()
-            break
-    if failed:
-        os._exit(1)
-    dist.destroy_process_group()
-    return 0
+            dist.group.WORLD.abort()  # the others are not waited for, and do not wait
+        store.set(f"{name}/{rank}", end)
+        ends = [store.get(f"{name}/{r}").decode() for r in range(size)]
+        failed += "FAILED" in ends
+        if rank == 0 and "FAILED" not in ends:
+            print(ends[0].replace(" ", f" {name}: ", 1) if " " in ends[0] else f"right {name}", flush=True)
+        dist.destroy_process_group()
+    os._exit(1 if failed else 0)
 
 
 # ---- a rank that is killed -------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def fault_cases(module, backend, rank, folder):
     import torch.distributed as dist
 
     class Faults(module.AbstractFaultToleranceTest, TestCase):
-        backend_name, device = backend, "cpu"
+        backend_name, device_type, device, supports_work_result = backend, "cpu", "cpu", False
 
         def setUp(self):  # not a process for each case
             TestCase.setUp(self)
@@ -129,6 +129,16 @@ def in_words_of_kolo(cls):
     cls.assertRaisesRegex = assert_raises
 
 
+def not_set_up(cls):
+    """Why a class cannot begin. TorchFT gives three processes ten seconds to start and import torch: on a busy machine more than once."""
+    for _ in range(3):
+        try:
+            return cls.setUpClass()
+        except Exception as e:
+            why = f"{type(e).__name__}: {e}"
+    return why
+
+
 def torchft(args):
     module = load(args.file)
     groups = [module.ProcessGroupTest]
@@ -157,7 +167,9 @@ def torchft(args):
         cases = [c for c in cases_of(cls) if fnmatch.fnmatch(f"{cls.__name__}.{c._testMethodName}", args.only)]
         if not cases:
             continue
-        cls.setUpClass()
+        if why := not_set_up(cls):
+            rows[f"{cls.__name__}.setUpClass"] = ("FAIL", why)
+            continue
         for case in cases:
             rows[f"{cls.__name__}.{case._testMethodName}"] = run_one(case)
             print(f"{cls.__name__}.{case._testMethodName}: {rows[f'{cls.__name__}.{case._testMethodName}'][0]}", file=sys.stderr, flush=True)

@@ -137,7 +137,11 @@ double limit_of(nb::handle timeout)
 {
     if (timeout.is_none()) return 1e18;
     double seconds = PyFloat_AsDouble(timeout.ptr());
-    if (seconds == -1 && PyErr_Occurred()) throw nb::python_error();
+    if (seconds == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        refuse(
+            words("timeout is %.80s; seconds are needed, 0 or more, or None: no limit", nb::repr(timeout).c_str()));
+    }
     if (!(seconds >= 0)) refuse(words("timeout is %g: it is in seconds, 0 or more; None is no limit", seconds));
     return seconds > 1e15 ? 1e18 : seconds * 1000;
 }

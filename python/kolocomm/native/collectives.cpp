@@ -95,7 +95,7 @@ nb::object all_reduce(Comm &c, nb::handle src, nb::handle dst, nb::handle op, nb
 {
     bool in_place = dst.is_none() || dst.is(src);
     Buffer s(src, "src", in_place), d;
-    kolo_op_t o = op_of(op);
+    kolo_op_t o = op_of(op, &c);
     on_device("all_reduce", c, s);
     if (!in_place) {
         d = Buffer(dst, "dst", true);
@@ -116,7 +116,7 @@ nb::object reduce(Comm &c, nb::handle src, nb::handle dst, nb::handle op, int ro
     root_of("reduce", c, root);
     bool here = c.rank == root, in_place = here && (dst.is_none() || dst.is(src));
     Buffer s(src, "src", in_place), d;
-    kolo_op_t o = op_of(op);
+    kolo_op_t o = op_of(op, &c);
     on_device("reduce", c, s);
     if (here && !in_place) {
         d = Buffer(dst, "dst", true);
@@ -189,7 +189,7 @@ nb::object all_gatherv(Comm &c, nb::handle src, nb::handle dst, const Numbers &n
 nb::object reduce_scatter(Comm &c, nb::handle src, nb::handle dst, nb::handle op, nb::handle stream, bool wait)
 {
     Buffer s(src, "src", false), d(dst, "dst", true);
-    kolo_op_t o = op_of(op);
+    kolo_op_t o = op_of(op, &c);
     on_device("reduce_scatter", c, s);
     on_device("reduce_scatter", c, d);
     same_type("reduce_scatter", s, d);
@@ -207,7 +207,7 @@ nb::object reduce_scatterv(Comm &c, nb::handle src, nb::handle dst, const Number
 {
     Counts counts = counts_of("reduce_scatterv", "counts", numbers);
     Buffer s(src, "src", false), d(dst, "dst", true);
-    kolo_op_t o = op_of(op);
+    kolo_op_t o = op_of(op, &c);
     on_device("reduce_scatterv", c, s);
     on_device("reduce_scatterv", c, d);
     same_type("reduce_scatterv", s, d);

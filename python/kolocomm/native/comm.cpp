@@ -81,7 +81,7 @@ Comm *connect(nb::object ranks, const nb::kwargs &given)
     if (ranks.is_none()) {
         run(nullptr, [&] { return kolo_job_connect(&handle, &config); });
     } else {
-        std::vector<int> list = nb::cast<std::vector<int>>(ranks);
+        std::vector<int> list = want<std::vector<int>>(ranks, "ranks");
         int none = 0; // an empty list has its own message
         const int *at = list.empty() ? &none : list.data();
         run(nullptr, [&] { return kolo_job_connect_ranks(&handle, at, (int)list.size(), &config); });

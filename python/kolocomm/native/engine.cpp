@@ -60,7 +60,9 @@ void init(Engine *self, nb::handle comm, const nb::kwargs &given)
             if (name == o.name) config.*o.field = want<int64_t>(value, o.name), found = true;
         if (!found) refuse(words("there is no option %s of an engine", name.c_str()));
     }
-    kolo_comm_t over = comm.is_none() ? nullptr : nb::inst_ptr<Comm>(comm)->get("Engine");
+    kolo_comm_t over =
+        comm.is_none() ? nullptr
+                       : want_object<Comm>(comm, "comm", "a Comm (or None: all ranks of the job)").get("Engine");
     new (self) Engine;
     try {
         run(over, [&] { return kolo_engine_init(&self->handle, over, &config); });

@@ -58,7 +58,7 @@ void init(Server *self, const std::string &cluster, const std::string &task, nb:
           int connect_timeout_ms)
 {
     kolo_server_config_t config = KOLO_SERVER_CONFIG_INITIALIZER;
-    std::string wires = protocol.is_none() ? "" : nb::cast<std::string>(protocol);
+    std::string wires = protocol.is_none() ? "" : want<std::string>(protocol, "protocol");
     config.cluster = cluster.c_str(), config.task = task.c_str(), config.connect_timeout_ms = connect_timeout_ms;
     if (!protocol.is_none()) config.protocol = wires.c_str();
     if (!secret.is_none()) {
@@ -352,7 +352,9 @@ void bind_rendezvous(nb::module_ &m)
         .def("_receive", receive, "key"_a, "into"_a.none(), "timeout"_a.none())
         .def(
             "receive_begin",
-            [](nb::handle self, const std::string &key, nb::object into) { return receive_begin(self, key, into); },
+            [](nb::handle_t<Rendezvous> self, const std::string &key, nb::object into) {
+                return receive_begin(self, key, into);
+            },
             "key"_a, "into"_a = nb::none(),
             "Starts to receive the next value of a key, and returns a Reception. into: the array where it goes.")
         .def("_receive_set", receive_set, "keys"_a, "timeout"_a)
@@ -392,7 +394,7 @@ void bind_server(nb::module_ &m)
             },
             "Starts to accept connections. Tasks may start in any order.")
         .def(
-            "open", [](nb::handle self, uint64_t step) { return open(self, step); }, "step"_a,
+            "open", [](nb::handle_t<Server> self, uint64_t step) { return open(self, step); }, "step"_a,
             "The Rendezvous of a step. close() it, and cleanup() the step at its end.")
         .def(
             "cleanup",

@@ -66,6 +66,8 @@ void wait_request(Request &r, nb::handle timeout)
 {
     double left = limit_of(timeout) / 1000;
     bool done = false;
+    if (r.born != forks())
+        refuse(KOLO_ERR_INVALID_USAGE, "wait: the operation belongs to the process that this one was forked from");
     for (; !done; left -= 0.05) {
         {
             Unlocked here;
@@ -81,11 +83,11 @@ void wait_request(Request &r, nb::handle timeout)
 
 Stream &stream_of(nb::handle stream)
 {
-    Stream *s = nb::inst_ptr<Stream>(stream);
-    if (!s->handle) refuse("the stream has ended");
-    if (s->born != forks())
+    Stream &s = want_object<Stream>(stream, "stream", "a kolocomm.Stream");
+    if (!s.handle) refuse("the stream has ended");
+    if (s.born != forks())
         refuse(KOLO_ERR_INVALID_USAGE, "the stream was made before fork(): its thread is not in this process");
-    return *s;
+    return s;
 }
 
 struct Event {
@@ -184,7 +186,7 @@ nb::object begin(Comm &comm, const char *what, Operation &&call, std::vector<Buf
 void queue(Comm &comm, nb::handle stream, const Operation &call, std::vector<Buffer> &&buffers)
 {
     if (nb::isinstance<nb::int_>(stream)) { // a CUstream: who has it keeps the memory
-        void *native = (void *)nb::cast<uintptr_t>(stream);
+        void *native = (void *)want<uintptr_t>(stream, "stream");
         run(comm.handle, [&] { return call(comm.handle, native); });
         return;
     }
@@ -226,7 +228,7 @@ void bind_launch(nb::module_ &m)
         .def("wait", wait_request, nb::arg("timeout") = nb::none(),
              "Waits until it is complete and raises its error, if any. timeout: seconds; then Timeout is raised, "
              "and the operation goes on.")
-        .def("_add_done_callback", [](nb::handle self, nb::object fn) {
+        .def("_add_done_callback", [](nb::handle_t<Request> self, nb::object fn) {
             Request &r = *nb::inst_ptr<Request>(self);
             {
                 std::lock_guard<std::mutex> lock(r.mutex);

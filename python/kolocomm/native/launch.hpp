@@ -17,6 +17,7 @@ struct Request {
     kolo_status_t status = KOLO_OK;
     std::string text;
     kolo_comm_t comm = nullptr;
+    int born = forks();
     std::vector<Buffer> kept;          // until it is complete
     std::vector<nb::object> callbacks; // called with the request
     nb::object self;                   // while it runs

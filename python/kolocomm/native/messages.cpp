@@ -36,11 +36,41 @@ const char *format_of(kolo_type_t type)
     return formats[type];
 }
 
-nb::object view_of(const void *data, size_t bytes, kolo_type_t type, bool writable)
+// Memory of the library's that a function of the program has during a call.
+struct Lent {
+    void *data;
+    size_t bytes;
+    bool writable;
+};
+
+int give_lent(PyObject *self, Py_buffer *view, int flags)
 {
-    nb::object view =
-        nb::steal(PyMemoryView_FromMemory((char *)data, (Py_ssize_t)bytes, writable ? PyBUF_WRITE : PyBUF_READ));
+    Lent &l = *nb::inst_ptr<Lent>(nb::handle(self));
+    return PyBuffer_FillInfo(view, self, l.data, (Py_ssize_t)l.bytes, !l.writable, flags);
+}
+
+nb::object view_of(nb::handle lent, kolo_type_t type)
+{
+    nb::object view = nb::steal(PyMemoryView_FromObject(lent.ptr()));
+    if (!view.is_valid()) throw nb::python_error();
     return format_of(type)[0] == 'B' ? view : view.attr("cast")(format_of(type));
+}
+
+void lend(nb::object &fn, const void *in, void *inout, size_t bytes, kolo_type_t type)
+{
+    nb::object from = nb::cast(new Lent{(void *)in, bytes, false}, nb::rv_policy::take_ownership);
+    nb::object to = nb::cast(new Lent{inout, bytes, true}, nb::rv_policy::take_ownership);
+    {
+        nb::object a = view_of(from, type), b = view_of(to, type);
+        fn(a, b);
+        a.attr("release")(); // a view that was kept says so when it is used
+        b.attr("release")();
+    }
+    if (Py_REFCNT(from.ptr()) == 1 && Py_REFCNT(to.ptr()) == 1) return;
+    PyErr_SetString(PyExc_BufferError,
+                    "the operator's function has kept an array on its arguments, whose memory is "
+                    "valid during the call only: keep a copy");
+    throw nb::python_error();
 }
 
 // On the thread that runs the collective.
@@ -48,9 +78,8 @@ void call_fn(const void *in, void *inout, size_t count, kolo_type_t type, void *
 {
     Locked here;
     if (!here) return;
-    size_t bytes = count * kolo_type_size(type);
     try {
-        (*(nb::object *)arg)(view_of(in, bytes, type, false), view_of(inout, bytes, type, true));
+        lend(*(nb::object *)arg, in, inout, count * kolo_type_size(type), type);
     } catch (nb::python_error &e) {
         e.restore();
         remember_raised();
@@ -61,6 +90,8 @@ nb::object create_callback(nb::handle comm, nb::object fn, nb::handle like)
 {
     Comm &c = *nb::inst_ptr<Comm>(comm);
     kolo_comm_t handle = c.get("create_callback");
+    if (!PyCallable_Check(fn.ptr()))
+        refuse(words("fn is %.80s; a function fn(a, inout) is needed", nb::repr(fn).c_str()));
     nb::object self = nb::cast(new Op, nb::rv_policy::take_ownership);
     Op &op = *nb::inst_ptr<Op>(self);
     op.comm = nb::borrow(comm), op.fn = new nb::object(fn), op.type = Buffer(like, "like", false).type;
@@ -86,7 +117,12 @@ nb::object create_premul_sum(nb::handle comm, nb::handle scalar)
 void destroy_op(Op &op)
 {
     Comm *c = op.comm.is_valid() && !op.comm.is_none() ? nb::inst_ptr<Comm>(op.comm) : nullptr;
-    if (op.there && c && c->handle && c->born == forks()) kolo_op_destroy(op.op, c->handle);
+    if (op.there && c && c->handle && c->born == forks()) {
+        if (c->busy.load() || (c->lane && !c->lane->idle()))
+            refuse(KOLO_ERR_INVALID_USAGE,
+                   "destroy: a call that may use the operator is not complete: wait for it first");
+        kolo_op_destroy(op.op, c->handle);
+    }
     op.there = false;
     delete op.fn;
     op.fn = nullptr;
@@ -186,7 +222,7 @@ struct Registration {
 
 } // namespace
 
-kolo_op_t op_of(nb::handle op)
+kolo_op_t op_of(nb::handle op, const Comm *comm)
 {
     if (nb::isinstance<nb::str>(op)) {
         std::string text = nb::cast<std::string>(op);
@@ -197,26 +233,33 @@ kolo_op_t op_of(nb::handle op)
             text.c_str()));
     }
     if (nb::isinstance<Op>(op)) {
-        if (!nb::inst_ptr<Op>(op)->there) refuse("the operator was destroyed");
-        return nb::inst_ptr<Op>(op)->op;
+        const Op &own = *nb::inst_ptr<Op>(op);
+        if (!own.there) refuse("the operator was destroyed");
+        if (comm && nb::inst_ptr<Comm>(own.comm) != comm)
+            refuse("the operator was made for another communicator: call create_callback() or create_premul_sum() "
+                   "of this one");
+        return own.op;
     }
-    if (nb::isinstance<nb::int_>(op)) return (kolo_op_t)nb::cast<int>(op);
-    refuse("op is neither a name like \"sum\" nor an Op");
+    if (nb::isinstance<nb::int_>(op)) return (kolo_op_t)want<int>(op, "op");
+    refuse(words("op is %.80s; a name like \"sum\" or \"max\" is needed, or an Op", nb::repr(op).c_str()));
 }
 
 void bind_ops(nb::module_ &m, nb::class_<Comm> &c)
 {
+    static PyType_Slot slots[] = {{Py_bf_getbuffer, (void *)give_lent}, {0, nullptr}};
+    nb::class_<Lent>(m, "_Lent", nb::type_slots(slots));
     nb::class_<Op>(m, "Op", "An operator of the program, for one communicator and one type of elements.")
         .def("destroy", destroy_op, "Frees it, when the last call that uses it has returned.");
     c.def(
         "create_callback",
-        [](nb::handle self, nb::object fn, nb::handle like) { return create_callback(self, fn, like); }, "fn"_a,
-        "like"_a.none(),
+        [](nb::handle_t<Comm> self, nb::object fn, nb::handle like) { return create_callback(self, fn, like); },
+        "fn"_a, "like"_a.none(),
         "An operator fn(a, inout), which writes f(a[i], inout[i]) to inout[i]; both are memoryviews "
         "(numpy.asarray() takes them without a copy). "
         "Associative and commutative, the same on all ranks. like: an array with the type of the elements.");
     c.def(
-        "create_premul_sum", [](nb::handle self, nb::handle scalar) { return create_premul_sum(self, scalar); },
+        "create_premul_sum",
+        [](nb::handle_t<Comm> self, nb::handle scalar) { return create_premul_sum(self, scalar); },
         "scalar"_a.none(),
         "The sum in which this rank's input is first multiplied with scalar, an array of one element.");
 }
@@ -236,13 +279,13 @@ void bind_messages(nb::module_ &m, nb::class_<Comm> &c)
           "Receives the next message of a peer into buf, which has exactly as many bytes as the message.");
     c.def(
         "isend",
-        [](nb::handle self, nb::handle buf, int peer) {
+        [](nb::handle_t<Comm> self, nb::handle buf, int peer) {
             return put_aside(self, "isend", buf, false, peer, kolo_isend);
         },
         "buf"_a.none(), "peer"_a, "Puts a message aside and returns a Message to wait for.");
     c.def(
         "irecv",
-        [](nb::handle self, nb::handle buf, int peer) {
+        [](nb::handle_t<Comm> self, nb::handle buf, int peer) {
             return put_aside(self, "irecv", buf, true, peer, kolo_irecv);
         },
         "buf"_a.none(), "peer"_a, "The same for a message to receive.");
@@ -255,7 +298,7 @@ void bind_messages(nb::module_ &m, nb::class_<Comm> &c)
         });
     c.def(
         "register",
-        [](nb::handle self, nb::handle buf) {
+        [](nb::handle_t<Comm> self, nb::handle buf) {
             kolo_comm_t handle = nb::inst_ptr<Comm>(self)->get("register");
             auto r = std::make_unique<Registration>();
             r->buffer = Buffer(buf, "buf", true), r->comm = nb::borrow(self);

@@ -100,8 +100,16 @@ template <typename T> T want(nb::handle value, const char *what)
     if (nb::try_cast<T>(value, wanted)) return wanted;
     const char *kind = std::is_same_v<T, std::string> ? "a str"
                        : std::is_same_v<T, bool>      ? "True or False"
-                                                      : "a whole number";
+                       : std::is_arithmetic_v<T>      ? "a whole number"
+                                                      : "a list of whole numbers";
     refuse(words("%s is %.80s; %s is needed, in its range", what, nb::repr(value).c_str(), kind));
+}
+
+// An argument that is one of this extension's classes; raises InvalidArgument if it is something else.
+template <typename T> T &want_object(nb::handle value, const char *what, const char *kind)
+{
+    if (!nb::isinstance<T>(value)) refuse(words("%s is %.80s; %s is needed", what, nb::repr(value).c_str(), kind));
+    return *nb::inst_ptr<T>(value);
 }
 
 // Numbers of processes since fork(): a handle of the parent is refused in the child.
@@ -146,7 +154,8 @@ class Buffer
 };
 
 const char *type_name(kolo_type_t type);
-kolo_op_t op_of(nb::handle op);
+struct Comm;
+kolo_op_t op_of(nb::handle op, const Comm *comm = nullptr); // comm: an Op must be of this one
 
 // ---- handles -------------------------------------------------------------------------------------------------
 

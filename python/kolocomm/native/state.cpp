@@ -139,8 +139,9 @@ void bind_state(nb::module_ &m)
             "__init__",
             [](State *s, nb::object min_ranks, nb::object change_timeout_ms) {
                 kolo_state_config_t config = KOLO_STATE_CONFIG_INITIALIZER;
-                if (!min_ranks.is_none()) config.min_ranks = nb::cast<int>(min_ranks);
-                if (!change_timeout_ms.is_none()) config.change_timeout_ms = nb::cast<int>(change_timeout_ms);
+                if (!min_ranks.is_none()) config.min_ranks = want<int>(min_ranks, "min_ranks");
+                if (!change_timeout_ms.is_none())
+                    config.change_timeout_ms = want<int>(change_timeout_ms, "change_timeout_ms");
                 new (s) State;
                 s->changed = nb::module_::import_("kolocomm.errors").attr("RanksChange");
                 check(kolo_state_create(&s->handle, &config));
@@ -156,7 +157,7 @@ void bind_state(nb::module_ &m)
             "name"_a, "array"_a,
             "Adds an array to the state, before run(): the same names and sizes in the same order on all ranks.")
         .def(
-            "run", [](nb::handle self, nb::object fn) { return run_state(self, fn); }, "fn"_a,
+            "run", [](nb::handle_t<State> self, nb::object fn) { return run_state(self, fn); }, "fn"_a,
             "Calls fn(state), and calls it again after each change of the ranks, until it returns on all of them. "
             "Remote, Aborted, Revoked and RanksChange that "
             "leave fn are such changes; any other exception ends the job on this rank and is raised here. False: "

@@ -210,7 +210,7 @@ void bind_single(nb::class_<Engine> &e)
 {
     e.def(
         "all_reduce",
-        [](nb::handle self, const std::string &name, nb::handle tensor, nb::handle output, nb::handle op,
+        [](nb::handle_t<Engine> self, const std::string &name, nb::handle tensor, nb::handle output, nb::handle op,
            double pre, double post, int set) {
             kolo_op_t o = engine_op(op);
             return submit(self, name, tensor, output, true, set, [=](auto g, auto t, auto how, auto h) {
@@ -223,7 +223,8 @@ void bind_single(nb::class_<Engine> &e)
         "output None: in place.");
     e.def(
         "broadcast",
-        [](nb::handle self, const std::string &name, nb::handle tensor, nb::handle output, int root, int set) {
+        [](nb::handle_t<Engine> self, const std::string &name, nb::handle tensor, nb::handle output, int root,
+           int set) {
             return submit(self, name, tensor, output, true, set, [=](auto g, auto t, auto how, auto h) {
                 return kolo_engine_broadcast(g, t, root, how, h);
             });
@@ -232,7 +233,7 @@ void bind_single(nb::class_<Engine> &e)
         "Every rank gets the root's tensor. output None: in place.");
     e.def(
         "all_gather",
-        [](nb::handle self, const std::string &name, nb::handle tensor, nb::handle output, int set) {
+        [](nb::handle_t<Engine> self, const std::string &name, nb::handle tensor, nb::handle output, int set) {
             return submit(self, name, tensor, output, false, set,
                           [](auto g, auto t, auto how, auto h) { return kolo_engine_all_gather(g, t, how, h); });
         },
@@ -240,10 +241,10 @@ void bind_single(nb::class_<Engine> &e)
         "Every rank gets the rows of all ranks, in rank order; the number of rows may differ.");
     e.def(
         "all_to_all",
-        [](nb::handle self, const std::string &name, nb::handle tensor, nb::object splits, nb::handle output,
-           int set) {
+        [](nb::handle_t<Engine> self, const std::string &name, nb::handle tensor, nb::object splits,
+           nb::handle output, int set) {
             std::vector<int64_t> rows;
-            if (!splits.is_none()) rows = nb::cast<std::vector<int64_t>>(splits);
+            if (!splits.is_none()) rows = want<std::vector<int64_t>>(splits, "splits");
             int size = nb::inst_ptr<Engine>(self)->place.size;
             if (!rows.empty() && set == 0 && (int)rows.size() != size)
                 refuse(words("splits has %zu numbers, and there are %d ranks", rows.size(), size));
@@ -255,7 +256,7 @@ void bind_single(nb::class_<Engine> &e)
         "splits[i] rows go to rank i; None: equal parts.");
     e.def(
         "reduce_scatter",
-        [](nb::handle self, const std::string &name, nb::handle tensor, nb::handle output, nb::handle op,
+        [](nb::handle_t<Engine> self, const std::string &name, nb::handle tensor, nb::handle output, nb::handle op,
            double pre, double post, int set) {
             kolo_op_t o = op_of(op);
             return submit(self, name, tensor, output, false, set, [=](auto g, auto t, auto how, auto h) {
@@ -266,13 +267,13 @@ void bind_single(nb::class_<Engine> &e)
         "set"_a = 0, "Rank i gets part i of the rows of the reduction.");
     e.def(
         "barrier",
-        [](nb::handle self) {
+        [](nb::handle_t<Engine> self) {
             return no_tensor(self, [](auto g, auto, auto how, auto h) { return kolo_engine_barrier(g, how, h); });
         },
         "Complete when all ranks have submitted one.");
     e.def(
         "join",
-        [](nb::handle self) {
+        [](nb::handle_t<Engine> self) {
             return no_tensor(self, [](auto g, auto, auto how, auto h) { return kolo_engine_join(g, how, h); });
         },
         "This rank has no more input; complete when all have joined.");
@@ -285,8 +286,8 @@ void bind_groups(nb::class_<Engine> &e)
 #define TOGETHER "Submits tensors together: they run once all ranks have submitted all of them. Returns a list."
     e.def(
         "all_reduce_group",
-        [](nb::handle self, const Names &names, nb::object tensors, nb::object outputs, nb::handle op, double pre,
-           double post, int set) {
+        [](nb::handle_t<Engine> self, const Names &names, nb::object tensors, nb::object outputs, nb::handle op,
+           double pre, double post, int set) {
             kolo_op_t o = engine_op(op);
             return submit_all(self, names, tensors, outputs, true, set,
                               [=](auto g, auto t, int n, auto how, auto h) {
@@ -297,7 +298,8 @@ void bind_groups(nb::class_<Engine> &e)
         "set"_a = 0, TOGETHER " Each as all_reduce() does it.");
     e.def(
         "broadcast_group",
-        [](nb::handle self, const Names &names, nb::object tensors, nb::object outputs, int root, int set) {
+        [](nb::handle_t<Engine> self, const Names &names, nb::object tensors, nb::object outputs, int root,
+           int set) {
             return submit_all(self, names, tensors, outputs, true, set,
                               [=](auto g, auto t, int n, auto how, auto h) {
                                   return kolo_engine_broadcast_group(g, t, n, root, how, h);
@@ -307,7 +309,7 @@ void bind_groups(nb::class_<Engine> &e)
         TOGETHER " Each as broadcast() does it.");
     e.def(
         "all_gather_group",
-        [](nb::handle self, const Names &names, nb::object tensors, nb::object outputs, int set) {
+        [](nb::handle_t<Engine> self, const Names &names, nb::object tensors, nb::object outputs, int set) {
             return submit_all(self, names, tensors, outputs, false, set,
                               [](auto g, auto t, int n, auto how, auto h) {
                                   return kolo_engine_all_gather_group(g, t, n, how, h);
@@ -316,7 +318,7 @@ void bind_groups(nb::class_<Engine> &e)
         "names"_a, "tensors"_a, "outputs"_a = nb::none(), "set"_a = 0, TOGETHER " Each as all_gather() does it.");
     e.def(
         "all_to_all_group",
-        [](nb::handle self, const Names &names, nb::object tensors, nb::object splits, nb::object outputs,
+        [](nb::handle_t<Engine> self, const Names &names, nb::object tensors, nb::object splits, nb::object outputs,
            int set) {
             std::vector<std::vector<int64_t>> rows(names.size());
             std::vector<const int64_t *> tables(names.size(), nullptr);
@@ -326,7 +328,7 @@ void bind_groups(nb::class_<Engine> &e)
             for (size_t k = 0; k < names.size(); k++) {
                 nb::object one = nth(splits, k);
                 if (one.is_none()) continue;
-                rows[k] = nb::cast<std::vector<int64_t>>(one), tables[k] = rows[k].data();
+                rows[k] = want<std::vector<int64_t>>(one, "splits"), tables[k] = rows[k].data();
                 if (set == 0 && rows[k].size() != size)
                     refuse(words("splits has %zu numbers, and there are %zu ranks", rows[k].size(), size));
             }
@@ -339,8 +341,8 @@ void bind_groups(nb::class_<Engine> &e)
         TOGETHER " Each as all_to_all() does it; splits: a list of rows, or None, for each.");
     e.def(
         "reduce_scatter_group",
-        [](nb::handle self, const Names &names, nb::object tensors, nb::object outputs, nb::handle op, double pre,
-           double post, int set) {
+        [](nb::handle_t<Engine> self, const Names &names, nb::object tensors, nb::object outputs, nb::handle op,
+           double pre, double post, int set) {
             kolo_op_t o = op_of(op);
             return submit_all(self, names, tensors, outputs, false, set,
                               [=](auto g, auto t, int n, auto how, auto h) {
@@ -358,7 +360,8 @@ void bind_submissions(nb::module_ &m, nb::class_<Engine> &e)
 {
     nb::class_<Submission>(m, "Submission", "A tensor that was submitted to an engine.")
         .def(
-            "_wait", [](nb::handle self, nb::handle timeout) { return wait(self, timeout); }, "timeout"_a.none())
+            "_wait", [](nb::handle_t<Submission> self, nb::handle timeout) { return wait(self, timeout); },
+            "timeout"_a.none())
         .def("done", done, "True if the tensor is complete, successfully or not. Never waits.");
     bind_single(e);
     bind_groups(e);

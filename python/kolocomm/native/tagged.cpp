@@ -15,21 +15,69 @@ namespace
 struct TaggedMessage {
     TaggedMessage() = default;
     TaggedMessage(const TaggedMessage &) = delete;
-    ~TaggedMessage() // one that is under way is cancelled: then nobody writes to its array
-    {
-        if (request && born == forks()) kolo_request_free(request);
-    }
+    ~TaggedMessage();
     kolo_request_t request = nullptr;
     kolo_comm_t comm = nullptr;
     int born = forks();
+    bool sends = false;
     Buffer buffer;
 };
+
+// Sends that the program has let go of, with their arrays, until they are complete. Under the interpreter's lock.
+struct Dropped {
+    kolo_request_t request;
+    int born;
+    Buffer buffer;
+    bool over() const
+    {
+        int complete = 0;
+        return born == forks() && (kolo_request_test(request, &complete) != KOLO_OK || complete);
+    }
+};
+std::vector<Dropped> &dropped()
+{
+    static auto *all = new std::vector<Dropped>; // used until the very end of the process
+    return *all;
+}
+
+void sweep()
+{
+    std::vector<Dropped> ended;
+    std::vector<Dropped> &all = dropped();
+    for (size_t i = all.size(); i-- > 0;)
+        if (all[i].over()) {
+            ended.push_back(std::move(all[i]));
+            if (i + 1 < all.size()) all[i] = std::move(all.back());
+            all.pop_back();
+        }
+    for (Dropped &d : ended) kolo_request_free(d.request);
+}
+
+// A send that is under way goes on, as its receiver counts on it; a receive is cancelled: then nobody writes to its
+// array.
+TaggedMessage::~TaggedMessage()
+{
+    int complete = 0;
+    if (!request || born != forks()) return;
+    if (sends && kolo_request_test(request, &complete) == KOLO_OK && !complete)
+        dropped().push_back({request, born, std::move(buffer)});
+    else
+        kolo_request_free(request);
+}
+
+nb::object seconds_of(nb::handle timeout)
+{
+    nb::object number = nb::steal(PyNumber_Float(PyNumber_Check(timeout.ptr()) ? timeout.ptr() : Py_None));
+    if (number.is_valid()) return number;
+    PyErr_Clear();
+    refuse(words("timeout is %.80s; seconds are needed, 0 (none) or more", nb::repr(timeout).c_str()));
+}
 
 kolo_call_opts_t options_of(nb::handle timeout)
 {
     kolo_call_opts_t opts = KOLO_CALL_OPTS_INITIALIZER;
     if (timeout.is_none()) return opts;
-    double ms = nb::cast<double>(timeout) * 1000;
+    double ms = nb::cast<double>(seconds_of(timeout)) * 1000;
     if (!(ms >= 0 && ms < 2e9)) refuse("timeout is in seconds, 0 (none) or more");
     opts.timeout_ms = ms > 0 && ms < 1 ? 1 : (int)ms;
     return opts;
@@ -37,19 +85,30 @@ kolo_call_opts_t options_of(nb::handle timeout)
 
 int rank_of(nb::handle peer)
 {
-    return peer.is_none() ? KOLO_ANY_SOURCE : nb::cast<int>(peer);
+    return peer.is_none() ? KOLO_ANY_SOURCE : want<int>(peer, "source");
 }
 
-nb::object start(Comm &c, const char *what, bool sends, nb::handle buf, nb::handle peer, uint64_t tag,
+uint64_t tag_of(nb::handle tag)
+{
+    uint64_t number = 0;
+    if (nb::try_cast(tag, number)) return number;
+    refuse(words("tag is %.80s; a whole number from 0 to 2**64 - 1 is needed (a receive takes one tag, and no "
+                 "wildcard)",
+                 nb::repr(tag).c_str()));
+}
+
+nb::object start(Comm &c, const char *what, bool sends, nb::handle buf, nb::handle peer, nb::handle number,
                  nb::handle timeout)
 {
     kolo_comm_t handle = c.get(what);
+    uint64_t tag = tag_of(number);
+    sweep();
     kolo_call_opts_t opts = options_of(timeout);
     if (sends && peer.is_none()) refuse(words("%s: peer is None", what));
     int rank = rank_of(peer);
     nb::object self = nb::cast(new TaggedMessage, nb::rv_policy::take_ownership);
     TaggedMessage &m = *nb::inst_ptr<TaggedMessage>(self);
-    m.buffer = Buffer(buf, "buf", !sends), m.comm = handle;
+    m.buffer = Buffer(buf, "buf", !sends), m.comm = handle, m.sends = sends;
     const Buffer &b = m.buffer;
     check(sends ? kolo_isend_tag(b.data, b.count, b.type, rank, tag, handle, &opts, &m.request)
                 : kolo_irecv_tag(b.data, b.count, b.type, rank, tag, handle, &opts, &m.request),
@@ -103,7 +162,8 @@ nb::object wait_any(nb::sequence messages, nb::handle timeout)
     std::vector<kolo_request_t> requests;
     std::vector<nb::object> kept;
     for (nb::handle m : messages) {
-        requests.push_back(m.is_none() ? nullptr : nb::cast<TaggedMessage &>(m).request);
+        requests.push_back(
+            m.is_none() ? nullptr : want_object<TaggedMessage>(m, "messages", "a TaggedMessage or None").request);
         kept.push_back(nb::borrow(m));
     }
     int index = -1;
@@ -135,23 +195,24 @@ void bind_tagged(nb::module_ &m, nb::class_<Comm> &c)
           "passed over. Returns None if none is within timeout seconds, or the list has none.");
     c.def(
         "isend_tag",
-        [](Comm &self, nb::handle buf, int peer, uint64_t tag, nb::handle timeout) {
+        [](Comm &self, nb::handle buf, int peer, nb::handle tag, nb::handle timeout) {
             return start(self, "isend_tag", true, buf, nb::int_(peer), tag, timeout);
         },
         "buf"_a.none(), "peer"_a, "tag"_a = 0, "timeout"_a = nb::none(),
         "Starts to send a message and returns a TaggedMessage. Does not wait for the peer. timeout: seconds, after "
-        "which it ends with Timeout; all else goes on. Any thread.");
+        "which it ends with Timeout; all else goes on. A send whose TaggedMessage is let go of goes on. Any "
+        "thread.");
     c.def(
         "irecv_tag",
-        [](Comm &self, nb::handle buf, nb::handle source, uint64_t tag, nb::handle timeout) {
+        [](Comm &self, nb::handle buf, nb::handle source, nb::handle tag, nb::handle timeout) {
             return start(self, "irecv_tag", false, buf, source, tag, timeout);
         },
         "buf"_a.none(), "source"_a = nb::none(), "tag"_a = 0, "timeout"_a = nb::none(),
         "Starts to receive a message of at most buf's length from a rank, or from any (None), and returns a "
-        "TaggedMessage. Any thread.");
+        "TaggedMessage, which is cancelled when it is let go of before it is complete. Any thread.");
     c.def(
         "send_tag",
-        [](Comm &self, nb::handle buf, int peer, uint64_t tag, nb::handle timeout) {
+        [](Comm &self, nb::handle buf, int peer, nb::handle tag, nb::handle timeout) {
             nb::object message = start(self, "send_tag", true, buf, nb::int_(peer), tag, timeout);
             wait_tagged(*nb::inst_ptr<TaggedMessage>(message), nb::none());
         },
@@ -159,7 +220,7 @@ void bind_tagged(nb::module_ &m, nb::class_<Comm> &c)
         "Sends a message, and returns when buf may be used again. Any thread.");
     c.def(
         "recv_tag",
-        [](Comm &self, nb::handle buf, nb::handle source, uint64_t tag, nb::handle timeout) {
+        [](Comm &self, nb::handle buf, nb::handle source, nb::handle tag, nb::handle timeout) {
             nb::object message = start(self, "recv_tag", false, buf, source, tag, timeout);
             wait_tagged(*nb::inst_ptr<TaggedMessage>(message), nb::none());
             return received(*nb::inst_ptr<TaggedMessage>(message)).source;

@@ -213,7 +213,6 @@ class DeviceWork : public BaseWork
     {
         end_->record(stream_);
         kept_ = std::move(kept);
-        c10::StreamGuard on(stream_); // the future's events are recorded there
         conclude(nullptr);
         if (terms().hooks->wanted()) device_->watch().add({end_, begin_, ended(), stream_}, terms().hooks);
     }
@@ -265,6 +264,14 @@ class DeviceWork : public BaseWork
     {
         return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                         std::vector<c10::Device>{device_->device()});
+    }
+
+    // What comes behind the future comes behind the operation, whatever stream is the current one of who asks for
+    // it.
+    void complete_future(c10::ivalue::Future &future) override
+    {
+        c10::StreamGuard on(stream_); // the future's events are recorded there
+        BaseWork::complete_future(future);
     }
 
   private:

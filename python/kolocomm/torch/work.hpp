@@ -125,7 +125,7 @@ class BaseWork : public c10d::Work
         std::unique_lock<std::mutex> lock(future_mutex_);
         if (!future_) {
             future_ = make_future();
-            if (ended_) end_future();
+            if (ended_) complete_future(*future_);
         }
         return future_;
     }
@@ -158,22 +158,23 @@ class BaseWork : public c10d::Work
         finish(error);
         std::unique_lock<std::mutex> lock(future_mutex_);
         error_ = error, ended_ = true;
-        if (future_) end_future();
+        if (future_) complete_future(*future_);
     }
     virtual c10::intrusive_ptr<c10::ivalue::Future> make_future() const
     {
         return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
     }
+    // Perhaps long after the end, and on another thread: whoever asks for the future first.
+    virtual void complete_future(c10::ivalue::Future &future)
+    {
+        if (error_)
+            future.setError(error_);
+        else
+            future.markCompleted(c10::IValue(outputs_));
+    }
     Tensors outputs_;
 
   private:
-    void end_future()
-    {
-        if (error_)
-            future_->setError(error_);
-        else
-            future_->markCompleted(c10::IValue(outputs_));
-    }
     uint64_t seq_, key_;
     Terms terms_;
     Clock::time_point called_, begun_, ended_at_;
