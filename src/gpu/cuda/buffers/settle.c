@@ -85,12 +85,19 @@ static bool withdraw(settle_t *w, int peer)
     if (!fetch(w, peer, me, false, r->mine) || !fetch(w, peer, me, true, r->sent) || !fetch_theirs(w, peer))
         return false;
     for (size_t i = 0; i < MEETINGS; i++)
-        if (is_open(meeting(r->mine, i))) any++, meeting(r->mine, i)->begin -= PAST;
+        if (is_open(meeting(r->mine, i))) {
+            meeting(r->mine, i)->begin -= PAST;
+            any++;
+        }
     uint64_t at = row_at(w->s, peer, me, false, &bytes);
     if (any && !copy(w, at, (uint64_t)(uintptr_t)r->mine, bytes)) return false;
-    for (uint32_t i = any = 0; i < blocks; i++) {
+    any = 0;
+    for (uint32_t i = 0; i < blocks; i++) {
         kolo_message_meeting_t *m = message(r->sent, i);
-        if (m->there && m->begin != message(r->taken, i)->end) any++, m->begin -= PAST, m->pad = WITHDRAWN;
+        if (!m->there || m->begin == message(r->taken, i)->end) continue;
+        m->begin -= PAST;
+        m->pad = WITHDRAWN;
+        any++;
     }
     at = row_at(w->s, peer, me, true, &bytes);
     return !any || copy(w, at, (uint64_t)(uintptr_t)r->sent, bytes);
