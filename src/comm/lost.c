@@ -243,15 +243,29 @@ kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, 
     return kolo_body_fail(body, status);
 }
 
+/* Returns what ended a wait for this rank's own operations, if that was one of them: it ran out of time. */
+static kolo_status_t earlier_failure(kolo_body_t *body, kolo_status_t status, const char *awaited)
+{
+    kolo_comm_t h = body->handle;
+    char text[KOLO_ERROR_TEXT_BYTES], own[KOLO_ERROR_TEXT_BYTES];
+    size_t n = (size_t)snprintf(own, sizeof own, "%s rank %d: ", body->name, body->rank);
+    pthread_mutex_lock(&h->error_lock);
+    if (h->error != KOLO_OK) status = h->error;
+    snprintf(text, sizeof text, "%s", h->error == KOLO_OK ? "aborted" : h->error_text);
+    pthread_mutex_unlock(&h->error_lock);
+    return kolo_fail(status, "%.900s; waited for %s", text + (strncmp(text, own, n) ? 0 : n), awaited);
+}
+
 kolo_status_t kolo_lost_ends(kolo_body_t *body, kolo_status_t status)
 {
     static const char ended[] = "aborted while waiting for ";
     char why[WORDS_BYTES] = "", words[WORDS_BYTES], seen[300];
     uint32_t stop = atomic_load(&body->stop.reason);
-    if (status != KOLO_ERR_ABORTED || stop <= KOLO_STOP_ABORT || atomic_load(&body->stop.abort)) return status;
+    if (status != KOLO_ERR_ABORTED || atomic_load(&body->stop.abort)) return status;
     const char *text = kolo_error_text();
     if (!strncmp(text, ended, sizeof ended - 1)) text += sizeof ended - 1;
     snprintf(seen, sizeof seen, "%.*s", (int)sizeof seen - 1, text);
+    if (stop <= KOLO_STOP_ABORT) return earlier_failure(body, status, seen);
     int rank = ask_why(body, 0, why, sizeof why);
     put_words(body, stop, rank, why, words, sizeof words);
     return kolo_fail(status_of(stop), "%s; waited for %s", words, seen);

@@ -82,6 +82,9 @@ static kolo_status_t count_list(uint64_t list, unsigned *number)
 static kolo_status_t take_list(kolo_job_meeting_t *m, const int *ranks, int count)
 {
     const kolo_job_place_t *place = &m->place;
+    if (count > place->nranks) /* before more is read than there can be */
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "job_connect_ranks: a list of %d ranks, of a job that has %d",
+                         count, place->nranks);
     bool *seen = calloc((size_t)place->nranks, sizeof *seen);
     kolo_status_t status = seen ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "job_connect_ranks: out of memory");
     m->rank = -1;
@@ -109,6 +112,17 @@ static kolo_status_t take_list(kolo_job_meeting_t *m, const int *ranks, int coun
     return count_list(m->list, &m->number);
 }
 
+/* Says which ranks of the job an error of the communicator means: it counts them by their place in the list. */
+static kolo_status_t fail_of_list(kolo_status_t status, const int *ranks, int count)
+{
+    char text[120];
+    size_t n = 0;
+    for (int i = 0; i < count && n < sizeof text - 20; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%d", i ? ", " : "", ranks[i]);
+    return kolo_fail_prefix(
+        status, "job_connect_ranks (rank 0 here is rank %d of the job, and so on: %s): ", ranks[0], text);
+}
+
 /* Connects all ranks if `ranks` is NULL. */
 static kolo_status_t connect_some(kolo_comm_t *comm, const int *ranks, int count, const kolo_config_t *config)
 {
@@ -123,6 +137,7 @@ static kolo_status_t connect_some(kolo_comm_t *comm, const int *ranks, int count
         m->timeout_ms = config && config->init_timeout_ms > 0 ? config->init_timeout_ms
                                                               : (int)kolo_comm_options.init_timeout_ms;
         status = connect_by(m, comm, config);
+        if (ranks && status != KOLO_OK && status != KOLO_IN_PROGRESS) status = fail_of_list(status, ranks, count);
     }
     explicit_bzero(m, sizeof *m);
     free(m);

@@ -32,12 +32,19 @@ static ncclResult_t check(kolo_nccl_call_t *call, ncclDataType_t type, ncclRedOp
     ncclResult_t r = kolo_nccl_check_made(call->comm, call->name);
     if (r != ncclSuccess) return r;
     int t = kolo_nccl_type(type);
-    if (t < 0) return kolo_nccl_fail(ncclInvalidArgument, "%s: there is no type %d", call->name, (int)type);
+    if (t < 0)
+        return kolo_nccl_fail(ncclInvalidArgument,
+                              "%s: there is no type %d: expected 0 (ncclInt8) to %d (ncclFloat8e5m2)", call->name,
+                              (int)type, ncclNumTypes - 1);
     call->type = (kolo_type_t)t;
     call->client_type = type;
     if (reduces & LIST(call->kind)) {
         int o = kolo_nccl_op(op);
-        if (o < 0) return kolo_nccl_fail(ncclInvalidArgument, "%s: there is no operator %d", call->name, (int)op);
+        if (o < 0)
+            return kolo_nccl_fail(ncclInvalidArgument,
+                                  "%s: there is no operator %d: expected 0 (ncclSum) to %d (ncclAvg), or one that "
+                                  "ncclRedOpCreatePreMulSum() gave",
+                                  call->name, (int)op, ncclNumOps - 1);
         call->op = (kolo_op_t)o;
     }
     if (has_peer & LIST(call->kind)) {

@@ -6,8 +6,10 @@
 
 #include "base/log.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -32,12 +34,66 @@ static const struct {
     {"kolo_get_unique_id", "ncclGetUniqueId"},
     {"kolo_window_register", "ncclCommWindowRegister"},
     {"comm_leave", "ncclCommDestroy"},
+    {"comm_split", "ncclCommSplit"},
+    {"comm_shrink", "ncclCommShrink"},
+    {"comm_grow", "ncclCommGrow"},
+    {"window_register", "ncclCommWindowRegister"},
     {"kolo_group_start", "ncclGroupStart"},
     {"kolo_group_end", "ncclGroupEnd"},
     {"config.gpu_profile", "what the configuration's maxCTAs and CTAPolicy choose"},
     {"KOLO_OK", "ncclSuccess"},
     {"KOLO_IN_PROGRESS", "ncclInProgress"},
 };
+
+/* Calls whose names are also words: these are replaced where a text begins with them and a colon. */
+static const struct {
+    const char *kolo, *nccl;
+} calls[] = {
+    {"all_reduce", "ncclAllReduce"},
+    {"reduce", "ncclReduce"},
+    {"broadcast", "ncclBroadcast"},
+    {"all_gather", "ncclAllGather"},
+    {"reduce_scatter", "ncclReduceScatter"},
+    {"all_to_all", "ncclAlltoAll"},
+    {"gather", "ncclGather"},
+    {"scatter", "ncclScatter"},
+    {"send", "ncclSend"},
+    {"recv", "ncclRecv"},
+    {"put_signal", "ncclPutSignal"},
+    {"signal", "ncclSignal"},
+    {"wait_signal", "ncclWaitSignal"},
+    {"op_create_premul_sum", "ncclRedOpCreatePreMulSum"},
+    {"op_destroy", "ncclRedOpDestroy"},
+    {"comm_register", "ncclCommRegister"},
+    {"comm_deregister", "ncclCommDeregister"},
+    {"comm_suspend", "ncclCommSuspend"},
+    {"comm_resume", "ncclCommResume"},
+};
+
+/* Puts the call's name in NCCL's words, if the text begins with one; returns how much of `from` that was. */
+static size_t put_call(const char *from, char *to, size_t bytes, size_t *at)
+{
+    for (size_t i = 0; i < KOLO_COUNTOF(calls); i++) {
+        size_t length = strlen(calls[i].kolo);
+        if (strncmp(from, calls[i].kolo, length) != 0 || from[length] != ':') continue;
+        *at += (size_t)snprintf(to, bytes, "%s", calls[i].nccl);
+        return length;
+    }
+    return 0;
+}
+
+/* Puts the number of a created operator as the client has it (operators.c); returns how much of `from` that was. */
+static size_t put_operator(const char *from, char *to, size_t bytes, size_t *at)
+{
+    static const char word[] = "operator ";
+    char *end;
+    if (strncmp(from, word, sizeof word - 1) != 0) return 0;
+    long number = strtol(from + sizeof word - 1, &end, 10);
+    if (number < KOLO_OP_BUILTIN_COUNT || number > INT_MAX) return 0;
+    int n = snprintf(to + *at, bytes - *at, "%s%ld", word, number - KOLO_OP_BUILTIN_COUNT + ncclNumOps);
+    *at += (size_t)n < bytes - *at ? (size_t)n : bytes - *at - 1;
+    return (size_t)(end - from);
+}
 
 /* Finds NCCL's word for the one of Kolo's that `from` begins with, and its length; NULL: there is none. */
 static const char *word_for(const char *from, bool variables, size_t *length)
@@ -54,7 +110,11 @@ static const char *word_for(const char *from, bool variables, size_t *length)
 static void translate(const char *from, bool variables, char *to, size_t bytes)
 {
     size_t at = 0, length;
+    from += put_call(from, to, bytes, &at);
     while (*from && at + 1 < bytes) {
+        size_t done = put_operator(from, to, bytes, &at);
+        from += done;
+        if (done) continue;
         const char *word = word_for(from, variables, &length);
         if (!word) {
             to[at++] = *from++;

@@ -125,13 +125,17 @@ ncclResult_t kolo_nccl_check(ncclComm_t comm, const char *call)
     if (KOLO_LIKELY(comm && is_handle(comm) &&
                     atomic_load_explicit(&comm->life, memory_order_acquire) == KOLO_NCCL_LIVE))
         return ncclSuccess;
-    if (!comm) return kolo_nccl_fail(ncclInvalidArgument, "%s: the communicator is NULL", call);
+    if (!comm)
+        return kolo_nccl_fail(
+            ncclInvalidArgument,
+            "%s: the communicator is NULL: it was never made, or this rank is in no color of an ncclCommSplit()",
+            call);
     if (!is_handle(comm))
         return kolo_nccl_fail(ncclInvalidArgument,
                               "%s: %p is no communicator of this library (was it made by another libnccl.so?)",
                               call, (void *)comm);
-    return kolo_nccl_fail(ncclInvalidArgument, "%s: communicator %p was %s before", call, (void *)comm,
-                          kolo_nccl_life(comm) == KOLO_NCCL_ABORTED ? "aborted" : "destroyed");
+    return kolo_nccl_fail(ncclInvalidArgument, "%s: communicator %p was %s before: it cannot be used again", call,
+                          (void *)comm, kolo_nccl_life(comm) == KOLO_NCCL_ABORTED ? "aborted" : "destroyed");
 }
 
 ncclResult_t kolo_nccl_check_made(ncclComm_t comm, const char *call)

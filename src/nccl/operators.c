@@ -67,10 +67,16 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataTyp
     ncclResult_t r = kolo_nccl_check_made(comm, call);
     if (r != ncclSuccess) return r;
     int t = kolo_nccl_type(type);
-    if (t < 0) return kolo_nccl_fail(ncclInvalidArgument, "%s: there is no type %d", call, (int)type);
+    if (t < 0)
+        return kolo_nccl_fail(ncclInvalidArgument,
+                              "%s: there is no type %d: expected 0 (ncclInt8) to %d (ncclFloat8e5m2)", call,
+                              (int)type, ncclNumTypes - 1);
     if (!op || !scalar) return kolo_nccl_fail(ncclInvalidArgument, "%s: the output or the scalar is NULL", call);
     if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
-        return kolo_nccl_fail(ncclInvalidArgument, "%s: there is no residence %d", call, (int)residence);
+        return kolo_nccl_fail(
+            ncclInvalidArgument,
+            "%s: there is no residence %d: expected ncclScalarDevice (0) or ncclScalarHostImmediate (1)", call,
+            (int)residence);
     r = kolo_nccl_settle(comm);
     if (r != ncclSuccess) return r;
     if (residence == ncclScalarDevice && comm->device >= 0) {
@@ -98,7 +104,8 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
     if (r != ncclSuccess) return r;
     int number = kolo_nccl_op(op);
     if (op < ncclNumOps || number < 0)
-        return kolo_nccl_fail(ncclInvalidArgument, "ncclRedOpDestroy: %d is no operator that was created", (int)op);
+        return kolo_nccl_fail(ncclInvalidArgument,
+                              "ncclRedOpDestroy: %d is no operator that ncclRedOpCreatePreMulSum() gave", (int)op);
     if (kolo_nccl_grouped())
         return kolo_nccl_group_destroys((kolo_op_t)number, comm); /* its calls run at the end */
     return kolo_nccl_result(kolo_op_destroy((kolo_op_t)number, comm->kolo));

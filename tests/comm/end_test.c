@@ -5,7 +5,9 @@
  */
 #include "kit/ranks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void use_after_the_end(rank_t *r)
 {
@@ -113,6 +115,34 @@ static void who_has_destroyed_did_not_die(void **state)
     for (int i = 0; i < 8; i++) assert_int_equal(run_ranks(2, destroys_first, NULL), 0);
 }
 
+static void copies_without_one(rank_t *r)
+{
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kolo_comm_t copy = NULL;
+    kolo_status_t status;
+    works(r->comm);
+    if (r->rank == 0) {
+        EXPECT_OK(kolo_comm_destroy(r->comm));
+        r->comm = NULL;
+        return;
+    }
+    config.blocking = 0;
+    status = kolo_comm_dup(r->comm, &copy, &config);
+    if (status == KOLO_IN_PROGRESS) status = settled(copy, status);
+    EXPECT(status == KOLO_ERR_REMOTE);
+    char words[64];
+    snprintf(words, sizeof words, "comm_dup from comm, rank %d of 3", r->rank);
+    if (copy) EXPECT(strstr(kolo_get_last_error(copy), words) != NULL);
+    EXPECT_OK(kolo_comm_destroy(copy));
+}
+
+/* Its place in the new communicator is not known when that fails: it is told by its old one. */
+static void who_cannot_be_copied_is_told_by_its_rank(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(3, copies_without_one, NULL), 0);
+}
+
 static void come_and_go(rank_t *r)
 {
     (void)works(r->comm);
@@ -135,6 +165,7 @@ int main(void)
         cmocka_unit_test(queries_without_output_are_refused),
         cmocka_unit_test(destroy_without_finalize_loses_no_data),
         cmocka_unit_test(who_has_destroyed_did_not_die),
+        cmocka_unit_test(who_cannot_be_copied_is_told_by_its_rank),
         cmocka_unit_test(fifty_communicators_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -273,6 +273,9 @@ static void lists_that_make_no_sense(erank_t *r)
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_engine_add_set(r->engine, below, 1, &set), "-1");
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_engine_add_set(r->engine, pair, 0, &set), "at least one rank");
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_engine_add_set(r->engine, NULL, 2, &set), "at least one rank");
+    /* nothing is read behind the list */
+    EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_engine_add_set(r->engine, all, 1 << 20, &set),
+                 "of a job that has 3");
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_engine_add_set(r->engine, pair, 2, NULL), "NULL");
     EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_engine_add_set(r->engine, all, 3, &set), "process set 0");
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_engine_remove_set(r->engine, 0), "all ranks");

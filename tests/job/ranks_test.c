@@ -40,6 +40,17 @@ static void expect_refused(const int *ranks, int count, const char *why)
     EXPECT(strstr(kolo_get_last_error(NULL), why) != NULL);
 }
 
+/* Who comes alone is told who is missing, and whom the number means in the job. */
+static void expect_alone(const int *ranks, int count, const char *who)
+{
+    kolo_comm_t comm;
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    config.init_timeout_ms = 700;
+    EXPECT(kolo_job_connect_ranks(&comm, ranks, count, &config) == KOLO_ERR_TIMEOUT);
+    EXPECT(strstr(kolo_get_last_error(NULL), "rank 1 (never called) is missing") != NULL);
+    EXPECT(strstr(kolo_get_last_error(NULL), who) != NULL);
+}
+
 int main(void)
 {
     static const int low[] = {1, 0}, high[] = {2, 3}, odd[] = {3, 1}, all[] = {3, 2, 1, 0}, first[] = {0};
@@ -59,6 +70,8 @@ int main(void)
     expect_refused((const int[]){rank, -1}, 2, "no rank of the job");
     expect_refused(NULL, 1, "the list is NULL");
     expect_refused(all, 0, "empty");
+    expect_refused(all, 1 << 30, "of a job that has 4"); /* and nothing is read behind the list */
+    if (rank == 0) expect_alone((const int[]){0, 2}, 2, "and so on: 0, 2)");
     EXPECT(kolo_comm_finalize(comm) == KOLO_OK && kolo_comm_destroy(comm) == KOLO_OK);
     meet(rank < 2 ? low : high, 2);
     return 0;

@@ -56,6 +56,94 @@ static void buffers_and_counts_that_cannot_be(me_t *me)
     works(me, me->comm, me->n);
 }
 
+#define SAYS(code, call, word)                                                                                     \
+    do {                                                                                                           \
+        IS(code, call);                                                                                            \
+        FACT(says(word));                                                                                          \
+    } while (0)
+
+static void bad_operations_say_what_to_do(ncclComm_t c, float *a, cudaStream_t s)
+{
+    SAYS(ncclInvalidArgument, ncclAllReduce(a, a, 10, (ncclDataType_t)12, ncclSum, c, s),
+         "ncclAllReduce: there is no type 12: expected 0 (ncclInt8) to 11");
+    SAYS(ncclInvalidArgument, ncclReduceScatter(a, a, 10, ncclFloat32, (ncclRedOp_t)-1, c, s),
+         "expected 0 (ncclSum) to 4 (ncclAvg), or one that ncclRedOpCreatePreMulSum() gave");
+    SAYS(ncclInvalidArgument, ncclAllReduce(a, a, 10, ncclFloat32, (ncclRedOp_t)1234, c, s),
+         "ncclAllReduce: operator 1234 is not known");
+    SAYS(ncclInvalidArgument, ncclReduce(a, a, 10, ncclFloat32, ncclSum, 1, c, s),
+         "ncclReduce: root 1: expected 0 to 0");
+    SAYS(ncclInvalidArgument, ncclSend(a, 10, ncclFloat32, -1, c, s), "ncclSend: peer -1: expected 0 to 0");
+    SAYS(ncclInvalidArgument, ncclAllGather(NULL, a, 10, ncclFloat32, c, s), "ncclAllGather: the source is NULL");
+    SAYS(ncclInvalidArgument, ncclAllReduce(a, a, SIZE_MAX, ncclFloat32, ncclSum, c, s),
+         "ncclAllReduce: count 18446744073709551615 is too large");
+    SAYS(ncclInvalidArgument, ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, NULL, s),
+         "ncclAllReduce: the communicator is NULL: it was never made");
+    SAYS(ncclInvalidUsage, ncclGroupEnd(), "ncclGroupEnd without ncclGroupStart()");
+}
+
+static void bad_operators_say_what_to_do(ncclComm_t c)
+{
+    ncclRedOp_t op;
+    float two = 2;
+    SAYS(ncclInvalidArgument, ncclRedOpDestroy((ncclRedOp_t)77, c),
+         "ncclRedOpDestroy: operator 77 was not made for this communicator");
+    SAYS(ncclInvalidArgument, ncclRedOpDestroy(ncclMax, c),
+         "2 is no operator that ncclRedOpCreatePreMulSum() gave");
+    SAYS(ncclInvalidArgument, ncclRedOpCreatePreMulSum(&op, &two, ncclFloat32, (ncclScalarResidence_t)5, c),
+         "expected ncclScalarDevice (0) or ncclScalarHostImmediate (1)");
+}
+
+static void bad_makings_say_what_to_do(ncclComm_t c)
+{
+    ncclConfig_t config = new_config();
+    ncclComm_t child = NULL;
+    ncclUniqueId id;
+    int none = 0;
+    OK(ncclGetUniqueId(&id));
+    SAYS(ncclInvalidArgument, ncclCommSplit(c, -3, 0, &child, NULL),
+         "ncclCommSplit: the color is -3: expected 0 or more");
+    SAYS(ncclInvalidArgument, ncclCommShrink(c, &none, 1, &child, NULL, 0),
+         "ncclCommShrink: rank 0 excludes itself");
+    SAYS(ncclInvalidArgument, ncclCommShrink(c, NULL, 0, &child, NULL, 0), "expected a list of 1 or more");
+    SAYS(ncclInvalidArgument, ncclCommGrow(NULL, 2, NULL, 0, &child, NULL),
+         "ncclCommGrow: a new rank passes the id");
+    SAYS(ncclInvalidArgument, ncclCommInitRank(&child, 2, id, 2), "ncclCommInitRank: rank 2 of 2: expected 0 to 1");
+    memset(&id, 0, sizeof id);
+    SAYS(ncclInvalidArgument, ncclCommInitRank(&child, 1, id, 0), "ncclGetUniqueId");
+    SAYS(ncclInvalidArgument, ncclCommGrow(NULL, 2, &id, 1, &child, NULL), "ncclCommGrow: ");
+    config.blocking = 2;
+    SAYS(ncclInvalidArgument, ncclCommSplit(c, 0, 0, &child, &config),
+         "blocking is 2 in the configuration, expected 0 to 1");
+    config.head.magic = 0;
+    SAYS(ncclInvalidArgument, ncclCommSplit(c, 0, 0, &child, &config), "begin with NCCL_CONFIG_INITIALIZER");
+}
+
+/* Each text has the client's call and says what is expected, in the client's words. */
+static void bad_calls_say_what_to_do(me_t *me)
+{
+    ncclComm_t c = NULL;
+    uint64_t bytes;
+    float *a = floats(me, 10, 1);
+    use_device(device_of(0));
+    cudaStream_t s = new_stream(device_of(0));
+    OK(ncclCommInitAll(&c, 1, NULL));
+    bad_operations_say_what_to_do(c, a, s);
+    bad_operators_say_what_to_do(c);
+    bad_makings_say_what_to_do(c);
+    SAYS(ncclInvalidArgument, ncclCommSuspend(c, 8), "expected NCCL_SUSPEND_MEM (1)");
+    SAYS(ncclInvalidUsage, ncclCommResume(c), "is not suspended");
+    SAYS(ncclInvalidArgument, ncclCommMemStats(c, (ncclCommMemStat_t)9, &bytes), "there is no figure 9");
+    SAYS(ncclInvalidArgument, ncclCommDeregister(c, a), "ncclCommDeregister: ");
+    OK(ncclCommSuspend(c, NCCL_SUSPEND_MEM));
+    SAYS(ncclInvalidUsage, ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, c, s), "call ncclCommResume() first");
+    OK(ncclCommResume(c));
+    OK(ncclCommFinalize(c));
+    SAYS(ncclInvalidUsage, ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, c, s), "was finalized");
+    OK(ncclCommDestroy(c));
+    SAYS(ncclInvalidArgument, ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, c, s),
+         "was destroyed before: it cannot be used again");
+}
+
 static void an_id_that_nobody_made(me_t *me)
 {
     ncclUniqueId id;
@@ -144,6 +232,7 @@ static void the_last_error_is_the_process_s(me_t *me)
 const case_t bad_cases[] = {
     {"pointers_that_are_no_communicators", pointers_that_are_no_communicators, EACH},
     {"buffers_and_counts_that_cannot_be", buffers_and_counts_that_cannot_be, EACH},
+    {"bad_calls_say_what_to_do", bad_calls_say_what_to_do, FIRST},
     {"an_id_that_nobody_made", an_id_that_nobody_made, FIRST},
     {"a_group_left_open_goes_with_its_thread", a_group_left_open_goes_with_its_thread, EACH},
     {"a_message_of_two_sizes", a_message_of_two_sizes, EACH},

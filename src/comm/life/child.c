@@ -86,16 +86,24 @@ void kolo_start_leave(kolo_start_t *s)
 
 /* ---- running ---- */
 
+static kolo_origin_t origin_of(kolo_comm_t parent)
+{
+    kolo_origin_t from = {.rank = parent->rank, .nranks = parent->nranks};
+    snprintf(from.name, sizeof from.name, "%s", parent->name);
+    return from;
+}
+
 static void *run_in_background(void *arg)
 {
     kolo_start_t *s = arg;
     kolo_body_t *child = s->child;
     kolo_comm_t parent = s->parent;
+    kolo_origin_t from = origin_of(parent);
     kolo_status_t status = s->run(s);
     end_turn(s);
     bool left = s->left;
     if (!left) making_del(s);
-    if (child) kolo_body_started(child, status, s->what, left ? NULL : parent);
+    if (child) kolo_body_started(child, status, s->what, &from);
     free(s);
     if (!left) kolo_handle_leave(parent);
     if (child) kolo_handle_leave(child->handle);
@@ -136,7 +144,8 @@ static kolo_status_t start(kolo_start_t *s, bool ticket, bool blocking)
     end_turn(s);
     making_del(s);
     if (!s->child) return status;
-    kolo_body_started(s->child, status, s->what, parent);
+    kolo_origin_t from = origin_of(parent);
+    kolo_body_started(s->child, status, s->what, &from);
     return kolo_body_made(s->child, status);
 }
 

@@ -242,7 +242,7 @@ static void start(kolo_body_t *body)
     kolo_gate_open(&h->gate);
 }
 
-void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what, kolo_comm_t from)
+void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what, const kolo_origin_t *from)
 {
     kolo_comm_t h = body->handle;
     kolo_body_borrow_end(body);

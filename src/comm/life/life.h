@@ -16,9 +16,13 @@ kolo_status_t kolo_body_new(int rank, int nranks, const kolo_config_t *config, c
 kolo_status_t kolo_body_setup(kolo_body_t *body);
 /* Takes back what kolo_body_setup() has made; the oob stays. */
 void kolo_body_unset(kolo_body_t *body);
-/* Ends an init or split: the state becomes READY or FAILED, and those who wait are told. from: its parent, while
- * that is known to be there; of a child that has no rank yet it is the parent's rank that is told of. */
-void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what, kolo_comm_t from);
+typedef struct { /* of a parent, which may have ended when the child is told to have failed */
+    char name[48];
+    int rank, nranks;
+} kolo_origin_t;
+/* Ends an init or split: the state becomes READY or FAILED, and those who wait are told. from: its parent; of a
+ * child that has no rank yet it is the parent's rank that is told of. NULL: none, or the child has its rank. */
+void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what, const kolo_origin_t *from);
 /* Returns what the call returns that has made a child with `status`. All ranks have agreed that the child is there,
  * so a loss since then fails its operations and not its making: an error on some ranks alone would send them
  * another way. */

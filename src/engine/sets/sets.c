@@ -25,6 +25,9 @@ kolo_status_t kolo_sets_sort(const struct kolo_tensor_engine *e, const kolo_rank
 {
     if (list->count < 1 || !list->ranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: a process set needs at least one rank", what);
+    if (list->count > e->size) /* before more is read than there can be */
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: a list of %d ranks, of a job that has %d", what,
+                         list->count, e->size);
     for (int i = 0; i < list->count; i++)
         if (list->ranks[i] < 0 || list->ranks[i] >= e->size)
             return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: %d is no rank of 0..%d", what, list->ranks[i],

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Ranks that are late: the log names them, and with KOLO_NCCL_WAIT_MS an error does.
+ */
+#include "kit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The error of a call that rank 1 does not make. */
+static ncclResult_t waited_for_rank_1(me_t *me, ncclComm_t comm)
+{
+    ncclResult_t now = ncclSuccess;
+    float *a = floats(me, 10, 1);
+    ncclResult_t r = ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, comm, me->stream);
+    if (!on_gpu() || r != ncclSuccess) return r;
+    while (OK(ncclCommGetAsyncError(comm, &now)) && now == ncclSuccess) continue;
+    return now;
+}
+
+/* With KOLO_NCCL_WAIT_MS, which the test sets: a rank that does not come is an error that names it, also in the
+ * first call, which connects. */
+static void a_late_rank_is_named(me_t *me)
+{
+    if (!getenv("KOLO_NCCL_WAIT_MS")) return;
+    for (int connected = 0; connected < 2; connected++) {
+        ncclComm_t comm;
+        ncclUniqueId id = shared_id(me);
+        OK(ncclCommInitRank(&comm, me->n, id, me->rank));
+        if (connected) works(me, comm, me->n);
+        meet(me);
+        if (me->rank != 1) {
+            IS(ncclRemoteError, waited_for_rank_1(me, comm));
+            FACT(strstr(ncclGetLastError(NULL), "rank 1") != NULL);
+        }
+        meet(me);
+        OK(ncclCommAbort(comm));
+    }
+}
+
+/* On host memory an operation is complete when its call returns, and nothing waits. */
+static void a_late_rank_is_named_by_finalize_and_destroy(me_t *me)
+{
+    float *a = floats(me, 10, 1);
+    if (!getenv("KOLO_NCCL_WAIT_MS") || !on_gpu()) return;
+    for (int destroys = 0; destroys < 2; destroys++) {
+        ncclComm_t comm = NULL;
+        OK(ncclCommSplit(me->comm, 0, me->rank, &comm, NULL));
+        works(me, comm, me->n);
+        meet(me);
+        if (me->rank == 0) {
+            OK(ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, comm, me->stream));
+            IS(ncclRemoteError, destroys ? ncclCommDestroy(comm) : ncclCommFinalize(comm));
+            FACT(strstr(ncclGetLastError(NULL), "rank 1") != NULL);
+        }
+        meet(me);
+        if (me->rank != 0 || !destroys) OK(ncclCommAbort(comm));
+        meet(me);
+    }
+}
+
+static bool is_logged(const char *path, const char *one, const char *other)
+{
+    char line[2000];
+    bool found = false;
+    FILE *f = fopen(path, "r");
+    while (f && !found && fgets(line, sizeof line, f))
+        found = strstr(line, "still waiting") && strstr(line, one) && strstr(line, other);
+    if (f) fclose(f);
+    return found;
+}
+
+/* Without a time limit: the others say in the log whom they wait for, in the words of kolo-top, and who comes late
+ * finishes right. Rank 1 comes when it has read that. */
+static void a_late_rank_is_named_in_the_log(me_t *me)
+{
+    struct timespec began, now;
+    char log[500];
+    if (!getenv("LATE_LOG")) return; /* KOLO_LOG_FILE without -%p */
+    snprintf(log, sizeof log, "%.400s-%d", getenv("LATE_LOG"), (int)getpid());
+    float *a = floats(me, 10, 1);
+    works(me, me->comm, me->n);
+    meet(me);
+    if (me->rank == 1) {
+        bool named = false;
+        clock_gettime(CLOCK_MONOTONIC, &began);
+        do {
+            nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+            named = is_logged(log, "; rank 1 (process ", "did not enter operation ");
+            clock_gettime(CLOCK_MONOTONIC, &now);
+        } while (!named && now.tv_sec < began.tv_sec + 20);
+        printf("the log named it after %.2f s\n",
+               (double)(now.tv_sec - began.tv_sec) + 1e-9 * (double)(now.tv_nsec - began.tv_nsec));
+        FACT(named);
+        unlink(log);
+    }
+    OK(ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, me->comm, me->stream));
+    sync_stream(me);
+    EQ(at(me, a, 9), me->n);
+}
+
+const case_t late_cases[] = {
+    {"a_late_rank_is_named", a_late_rank_is_named, EACH},
+    {"a_late_rank_is_named_by_finalize_and_destroy", a_late_rank_is_named_by_finalize_and_destroy, EACH},
+    {"a_late_rank_is_named_in_the_log", a_late_rank_is_named_in_the_log, EACH},
+    {NULL, NULL, EACH},
+};
