@@ -5,21 +5,22 @@
 #include "exec/exec.h"
 #include "mem/cuda/cuda.h"
 
-static void reach_other(int ordinal, const void *p, kolo_mem_place_t *place)
+static void reach_other(int ordinal, void *stream, const void *p, kolo_mem_place_t *place)
 {
     const kolo_cuda_device_t *device;
     bool pushed;
     if (kolo_cuda_device(ordinal, &device) != KOLO_OK || kolo_cuda_enter(device, &pushed) != KOLO_OK) return;
-    kolo_cuda_find_other(device, p, place);
+    if (!kolo_cuda_find_other(device, p, place)) kolo_cuda_find_captured(device, stream, p, place);
     kolo_cuda_leave(pushed);
 }
 
-static kolo_status_t check_memory(const void *p, uint64_t bytes, int rank, int device, const char *what)
+static kolo_status_t check_memory(const kolo_exec_call_t *c, const void *p, uint64_t bytes, int rank, int device,
+                                  const char *what)
 {
     kolo_mem_place_t place;
     if (!p || !bytes) return KOLO_OK;
     kolo_mem_find(p, &place);
-    if (place.ops != &kolo_mem_cuda || place.device != device) reach_other(device, p, &place);
+    if (place.ops != &kolo_mem_cuda || place.device != device) reach_other(device, c->stream, p, &place);
     if (place.ops != &kolo_mem_cuda)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s %p is not memory of a GPU, nor other memory that it reaches: the communicator of rank "
@@ -83,8 +84,8 @@ kolo_status_t kolo_exec_check(const kolo_exec_call_t *c, int rank, int nranks, i
     kolo_exec_reach(c, rank, nranks, &src, &dst);
     if (c->kind == KOLO_EXEC_COLL && kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
         return kolo_exec_refuse_reducer(&c->reducer);
-    KOLO_TRY(check_memory(c->src, src, rank, device, "the source"));
-    return check_memory(c->dst, dst, rank, device, "the destination");
+    KOLO_TRY(check_memory(c, c->src, src, rank, device, "the source"));
+    return check_memory(c, c->dst, dst, rank, device, "the destination");
 }
 
 static kolo_status_t check_own(const kolo_exec_call_t *calls, size_t n, int rank)

@@ -75,6 +75,9 @@ static void messages_in_a_group_to_others_and_oneself(me_t *me)
 static void all_to_all_in_place_runs(me_t *me)
 {
     float *a = floats(me, 4 * me->n, 1);
+#ifdef __SANITIZE_THREAD__ /* it tells why there is none: messages come to where others are sent from */
+    if (on_gpu()) return;
+#endif
     OK(ncclAlltoAll(a, a, 4, ncclFloat32, me->comm, me->stream)); /* NCCL defines no result */
     sync_stream(me);
     works(me, me->comm, me->n);

@@ -111,7 +111,9 @@ typedef struct kolo_cuda_state {
     uint64_t region_bytes; /* of all of it: layout, and what plans need */
     uint32_t resident;     /* blocks that this rank may have on its GPU at the same time */
     kolo_cuda_plans_t *plans;
-    kolo_cuda_mailbox_t *mailbox; /* pinned */
+    kolo_cuda_mailbox_t *mailbox; /* pinned; KOLO_CUDA_STAGE bytes for settle.c behind it */
+    kolo_cu_stream_t unsettled;   /* work of settle.c that did not end in time; NULL: none */
+    struct kolo_cuda_state *next_kept;
     struct kolo_cuda_watched {
         uint64_t beat, seen_ns;
     } watched[KOLO_CUDA_RANKS]; /* the lines of `waiting` as they were last, and when they changed */
@@ -125,8 +127,10 @@ typedef struct kolo_cuda_state {
     bool capturing; /* the stream of the long operation that is being queued */
     kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
     uint32_t next_known;
+    kolo_cu_stream_t asks; /* of the call whose memory is being checked; NULL: nobody knows */
     struct {
-        kolo_cu_ptr_t all[32];  /* each at least twice as long as the one before */
+        kolo_cu_ptr_t all[32]; /* each at least twice as long as the one before */
+        size_t lengths[32];
         size_t n, rows;         /* rows: of the last */
     } table;                    /* of groups with many messages */
     kolo_cuda_long_args_t args; /* what all calls have in common is filled in; short ones take args.c alone */
@@ -185,7 +189,13 @@ void kolo_cuda_awaited(void *state, char *buf, size_t bytes);
 kolo_status_t kolo_cuda_messages(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n);
 void kolo_cuda_tables_free(kolo_cuda_state_t *s);
 /* Behind an abort, when kernels here have ended: when it returns, peers do not store into this rank's buffers any
- * more. Waits a tenth of a second at most (settle.c). */
+ * more. Waits a tenth of a second at most for them, and two seconds for the GPU's copies: if they do not end,
+ * s->unsettled is where they are queued (settle.c). */
+#define KOLO_CUDA_STAGE ((size_t)KOLO_CUDA_GRID * KOLO_CUDA_FLAG)
 void kolo_cuda_settle(kolo_cuda_state_t *s);
+/* What copies that are still queued will use is kept until they are through: later communicators ask for one that
+ * is. NULL: there is none (keep.c). */
+void kolo_cuda_keep(kolo_cuda_state_t *s);
+kolo_cuda_state_t *kolo_cuda_kept(void);
 
 #endif

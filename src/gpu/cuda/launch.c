@@ -28,7 +28,7 @@ static kolo_status_t make_mailbox(kolo_cuda_state_t *s)
 {
     void *host = NULL;
     kolo_cu_ptr_t device = 0;
-    kolo_cu_result_t r = s->api->host_alloc(&host, sizeof *s->mailbox, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED);
+    kolo_cu_result_t r = kolo_cuda_take_host(s->device, sizeof *s->mailbox + KOLO_CUDA_STAGE, &host);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "get pinned host memory");
     s->mailbox = host;
     memset(host, 0, sizeof *s->mailbox);
@@ -52,13 +52,12 @@ static kolo_status_t prepare_region(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
         kolo_mem_cuda.write(s->device->ordinal, (void *)(uintptr_t)own, words, counted); /* NOLINT */
     free(words);
     KOLO_TRY(status);
-    kolo_cu_result_t r = KOLO_CU_SUCCESS;
     if (kolo_cuda_options.poison >= 0) {
-        r = s->api->memset8(own + counted, (unsigned char)kolo_cuda_options.poison, s->layout.bytes - counted,
-                            NULL);
-        if (!r) r = s->api->stream_sync(NULL);
+        kolo_cu_result_t r = s->api->memset8(own + counted, (unsigned char)kolo_cuda_options.poison,
+                                             s->layout.bytes - counted, NULL);
+        if (r) return kolo_cuda_fail(r, s->device->ordinal, "fill memory");
+        KOLO_TRY(kolo_cuda_drain(s->device, NULL, ctx->deadline_ns, "fill memory"));
     }
-    if (r) return kolo_cuda_fail(r, s->device->ordinal, "fill memory");
     return kolo_oob_barrier(ctx->oob);
 }
 
@@ -112,24 +111,52 @@ static kolo_status_t resume_state(void *state, kolo_wire_ctx_t *ctx)
     return status;
 }
 
-static void close_state(void *state)
+static void free_state(kolo_cuda_state_t *s)
 {
-    kolo_cuda_state_t *s = state;
     bool pushed = false;
-    if (!s) return;
-    if (s->counted) atomic_fetch_sub(&opened[s->device->ordinal], 1);
     if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
-        if (s->mailbox && __atomic_load_n(&s->mailbox->abort, __ATOMIC_ACQUIRE)) kolo_cuda_settle(s);
         kolo_cuda_order_close(&s->order);
         if (s->mark) s->api->event_destroy(s->mark);
         close_regions(s);
         kolo_cuda_tables_free(s);
-        if (s->mailbox) s->api->host_free(s->mailbox);
+        kolo_cuda_give_host(s->device, sizeof *s->mailbox + KOLO_CUDA_STAGE, s->mailbox);
+        if (s->unsettled) s->api->stream_destroy(s->unsettled);
         kolo_cuda_leave(pushed);
     }
     kolo_cuda_plans_close(s->plans);
     kolo_cuda_forget_memory(s);
     free(s);
+}
+
+static void settle_entered(kolo_cuda_state_t *s)
+{
+    bool pushed = false;
+    if (kolo_cuda_enter(s->device, &pushed) != KOLO_OK) return;
+    kolo_cuda_settle(s);
+    if (s->unsettled) {
+        kolo_exports_close(s->exports);
+        s->exports = NULL;
+    }
+    kolo_cuda_leave(pushed);
+}
+
+static void free_kept(void)
+{
+    for (kolo_cuda_state_t *s; (s = kolo_cuda_kept()) != NULL;) free_state(s);
+}
+
+static void close_state(void *state)
+{
+    kolo_cuda_state_t *s = state;
+    if (!s) return;
+    free_kept();
+    if (s->counted) atomic_fetch_sub(&opened[s->device->ordinal], 1);
+    if (s->api && s->device && s->mailbox && __atomic_load_n(&s->mailbox->abort, __ATOMIC_ACQUIRE))
+        settle_entered(s);
+    if (s->unsettled)
+        kolo_cuda_keep(s);
+    else
+        free_state(s);
 }
 
 static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
@@ -139,6 +166,7 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
     if (n > KOLO_CUDA_RANKS)
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "a GPU communicator has at most %d ranks here, not %d",
                          KOLO_CUDA_RANKS, n);
+    free_kept();
     kolo_cuda_state_t *s = calloc(1, sizeof *s);
     if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
     kolo_cuda_limits(&env->tuned, (uint32_t)n, &s->limits);
@@ -159,9 +187,11 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
     s->counted = n > 1;
     if (s->counted) atomic_fetch_add(&opened[s->device->ordinal], 1);
     *state = s;
-    kolo_info("exec", "rank %d: GPU %d (%s, %s), %u blocks, tiles of %u bytes, %.1f MB on the device",
-              s->regions.rank, device, s->device->name, s->device->bus_id, s->layout.blocks, s->layout.tile_bytes,
-              (double)s->region_bytes / (1 << 20));
+    kolo_info(
+        "exec",
+        "rank %d: GPU %d (%s, %s), %u blocks, tiles of %u bytes, %.1f MB on the device, %s lines of 128 bytes",
+        s->regions.rank, device, s->device->name, s->device->bus_id, s->layout.blocks, s->layout.tile_bytes,
+        (double)s->region_bytes / (1 << 20), s->by_pci || s->regions.ranks_per_gpu > 1 ? "no" : "with");
     return KOLO_OK;
 }
 
@@ -215,6 +245,7 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
     kolo_exec_reach(c, s->regions.rank, s->regions.nranks, &src, &dst);
     if (c->kind == KOLO_EXEC_COLL && kolo_coll_reduces(c->coll) && !kolo_exec_device_reduces(&c->reducer))
         return kolo_exec_refuse_reducer(&c->reducer);
+    s->asks = c->stream;
     if (KOLO_UNLIKELY(c->reducer.pre_at != NULL))
         KOLO_TRY(kolo_cuda_check_memory(s, c->reducer.pre_at, c->elem, "the scalar"));
     return kolo_cuda_check_buffers(s, c->src, src, c->dst, dst);

@@ -100,10 +100,11 @@ static kolo_status_t make_table(kolo_cuda_state_t *s, size_t rows)
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "rank %d has a group of %zu GPU messages", s->regions.rank, rows);
     kolo_cu_result_t r = s->api->capture_mode(&mode);
     if (!r) {
-        r = s->api->mem_alloc(&at, room * sizeof(kolo_cuda_message_t));
+        r = kolo_cuda_take_block(s->device, room * sizeof(kolo_cuda_message_t), &at);
         s->api->capture_mode(&mode);
     }
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "get memory for a long group of messages");
+    s->table.lengths[s->table.n] = room * sizeof(kolo_cuda_message_t);
     s->table.all[s->table.n++] = at;
     s->table.rows = room;
     return KOLO_OK;
@@ -111,7 +112,8 @@ static kolo_status_t make_table(kolo_cuda_state_t *s, size_t rows)
 
 void kolo_cuda_tables_free(kolo_cuda_state_t *s)
 {
-    while (s->table.n) s->api->mem_free(s->table.all[--s->table.n]);
+    for (size_t i = 0; i < s->table.n; i++) kolo_cuda_give_block(s->device, s->table.lengths[i], s->table.all[i]);
+    s->table.n = 0;
 }
 
 static kolo_status_t fill_table(kolo_cuda_state_t *s, const list_t *list, kolo_cu_stream_t stream)

@@ -41,6 +41,7 @@ kolo_status_t kolo_cuda_move(void *state, const kolo_exec_move_t *moves, size_t 
     kolo_status_t status = KOLO_OK;
     KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
     for (size_t i = 0; i < n && status == KOLO_OK; i++) {
+        s->asks = moves[i].stream;
         status = kolo_cuda_check_memory(s, moves[i].src, moves[i].bytes, "the source");
         if (status == KOLO_OK) status = refuse_capture(s, &moves[i]);
     }

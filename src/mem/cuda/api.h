@@ -22,6 +22,14 @@ typedef struct CUfunc_st *kolo_cu_func_t;
 typedef struct CUgraph_st *kolo_cu_graph_t;
 typedef struct CUgraphNode_st *kolo_cu_node_t;
 
+enum { KOLO_CU_GRAPH_NODE_GETS = 10 }; /* memory */
+typedef struct {
+    char pool[88]; /* what kind of memory it gets */
+    const void *access;
+    size_t naccess, bytes;
+    kolo_cu_ptr_t at;
+} kolo_cu_get_node_t;
+
 enum {
     KOLO_CU_SUCCESS = 0,
     KOLO_CU_NOT_READY = 600,
@@ -167,6 +175,7 @@ typedef struct kolo_cuda_api {
     kolo_cu_result_t (*stream_priorities)(int *least, int *greatest);
     kolo_cu_result_t (*stream_destroy)(kolo_cu_stream_t stream);
     kolo_cu_result_t (*stream_sync)(kolo_cu_stream_t stream);
+    kolo_cu_result_t (*stream_query)(kolo_cu_stream_t stream);
     kolo_cu_result_t (*stream_wait)(kolo_cu_stream_t stream, kolo_cu_event_t event, unsigned flags);
     /* NULL before CUDA 11.7: a stream waits for, or writes, a word that the host has, too. */
     kolo_cu_result_t (*stream_wait_word)(kolo_cu_stream_t stream, kolo_cu_ptr_t word, uint32_t value,
@@ -200,6 +209,10 @@ typedef struct kolo_cuda_api {
                                         size_t n);
     kolo_cu_result_t (*graph_remove_edges)(kolo_cu_graph_t graph, const kolo_cu_node_t *from,
                                            const kolo_cu_node_t *to, size_t n);
+    /* NULL before CUDA 11.4: the nodes of a graph, and which memory one of them gets. */
+    kolo_cu_result_t (*graph_nodes)(kolo_cu_graph_t graph, kolo_cu_node_t *nodes, size_t *n);
+    kolo_cu_result_t (*graph_node_type)(kolo_cu_node_t node, int *type);
+    kolo_cu_result_t (*graph_node_get)(kolo_cu_node_t node, kolo_cu_get_node_t *get);
     /* NULL before CUDA 12: another number than any stream had before, while handles come again. */
     kolo_cu_result_t (*stream_id)(kolo_cu_stream_t stream, unsigned long long *id);
     kolo_cu_result_t (*stream_ctx)(kolo_cu_stream_t stream, kolo_cu_ctx_t *ctx); /* may be NULL, too */

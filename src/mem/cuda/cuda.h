@@ -45,9 +45,29 @@ bool kolo_cuda_reaches(kolo_cu_device_t device, const void *p, bool legacy);
 /* Finds memory that is not this device's own, but that it and its copy engines reach: pinned host memory, that of
  * another device of this process with peer access, managed, or from a graph. The device's context is current. */
 bool kolo_cuda_find_other(const kolo_cuda_device_t *device, const void *p, kolo_mem_place_t *place);
+/* Finds memory that the graph which a stream is being captured into gets when it runs: until then the driver knows
+ * its address only there. The same holds of the context. */
+bool kolo_cuda_find_captured(const kolo_cuda_device_t *device, kolo_cu_stream_t stream, const void *p,
+                             kolo_mem_place_t *place);
 /* Makes the device's context current on this thread until _leave(), which takes what enter returned. */
 kolo_status_t kolo_cuda_enter(const kolo_cuda_device_t *device, bool *pushed);
 void kolo_cuda_leave(bool pushed);
+
+/* Waits for all that is queued on a stream of this room or those above it, whose device's context is current: what
+ * else the GPU has to do may hold it up. KOLO_ERR_TIMEOUT: it did not end by the deadline, and its work still uses
+ * its memory. `what` completes "for it to". */
+#define KOLO_CUDA_COPY_MS 60000
+kolo_status_t kolo_cuda_drain(const kolo_cuda_device_t *device, kolo_cu_stream_t stream, uint64_t deadline_ns,
+                              const char *what);
+
+/* pool.c: memory of communicators, which the next one takes over: a driver frees nothing before the GPUs of the
+ * process have done what is queued, and other threads cannot launch meanwhile. What is there is what its last owner
+ * left. The device's context is current. */
+kolo_cu_result_t kolo_cuda_take_host(const kolo_cuda_device_t *device, size_t bytes,
+                                     void **at); /* pinned, mapped */
+kolo_cu_result_t kolo_cuda_take_block(const kolo_cuda_device_t *device, size_t bytes, kolo_cu_ptr_t *at);
+void kolo_cuda_give_host(const kolo_cuda_device_t *device, size_t bytes, void *at);
+void kolo_cuda_give_block(const kolo_cuda_device_t *device, size_t bytes, kolo_cu_ptr_t at);
 
 /* pieces.c: memory of the virtual kind around an address, as a program has put it together: pieces that touch
  * (cuMemMap), of which a tensor may cover several. */

@@ -4,6 +4,7 @@
  * descriptor (never legacy IPC): physical memory lives until the last process has unmapped it, so the loss of its
  * owner does not fault a peer's kernel.
  */
+#include "base/clock.h"
 #include "base/log.h"
 #include "mem/cuda/cuda.h"
 
@@ -141,14 +142,15 @@ static kolo_status_t clear(const kolo_cuda_device_t *d, const kolo_mem_t *mem)
     kolo_cu_stream_t stream;
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(d, &pushed));
+    kolo_status_t status = KOLO_OK;
     kolo_cu_result_t r = api->stream_create(&stream, KOLO_CU_STREAM_NON_BLOCKING);
     if (!r) {
         r = api->memset8((kolo_cu_ptr_t)(uintptr_t)mem->address, 0, mem->bytes, stream);
-        if (!r) r = api->stream_sync(stream);
+        if (!r) status = kolo_cuda_drain(d, stream, kolo_deadline_ms(KOLO_CUDA_COPY_MS), "clear memory");
         api->stream_destroy(stream);
     }
     kolo_cuda_leave(pushed);
-    return r ? kolo_cuda_fail(r, d->ordinal, "clear memory") : KOLO_OK;
+    return r ? kolo_cuda_fail(r, d->ordinal, "clear memory") : status;
 }
 
 static kolo_status_t make(int device, size_t bytes, kolo_mem_t *mem)
@@ -168,7 +170,7 @@ static kolo_status_t make(int device, size_t bytes, kolo_mem_t *mem)
     if (r) return kolo_cuda_fail(r, device, "allocate memory");
     KOLO_TRY(map_handle(handle, bytes, unit, d->device, mem));
     kolo_status_t status = clear(d, mem);
-    if (status != KOLO_OK) kolo_mem_free(mem);
+    if (status != KOLO_OK && status != KOLO_ERR_TIMEOUT) kolo_mem_free(mem); /* else it is still being cleared */
     return status;
 }
 
@@ -222,14 +224,15 @@ static kolo_status_t copy(int device, void *to, const void *from, size_t bytes)
     KOLO_TRY(kolo_cuda_device(device, &d));
     KOLO_TRY(kolo_cuda_enter(d, &pushed));
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
+    kolo_status_t status = KOLO_OK;
     kolo_cu_result_t r = api->stream_create(&stream, KOLO_CU_STREAM_NON_BLOCKING);
     if (!r) {
         r = api->memcpy_async((kolo_cu_ptr_t)(uintptr_t)to, (kolo_cu_ptr_t)(uintptr_t)from, bytes, stream);
-        if (!r) r = api->stream_sync(stream);
+        if (!r) status = kolo_cuda_drain(d, stream, kolo_deadline_ms(KOLO_CUDA_COPY_MS), "copy memory");
         api->stream_destroy(stream);
     }
     kolo_cuda_leave(pushed);
-    return r ? kolo_cuda_fail(r, device, "copy memory") : KOLO_OK;
+    return r ? kolo_cuda_fail(r, device, "copy memory") : status;
 }
 
 static kolo_status_t has(int device)

@@ -266,12 +266,13 @@ static kolo_status_t lead(void *queue, uint64_t at, void *stream)
 /* ---- times ---- */
 
 /* The device's clock beside the host's: an event that is recorded and waited for. Once, when nothing is queued. */
-static kolo_cu_result_t drop_anchor(queue_t *q)
+static kolo_status_t drop_anchor(queue_t *q)
 {
     kolo_cu_result_t r = record(q, &q->anchor, 0);
-    if (!r) r = q->api->stream_sync(q->stream);
+    if (r) return kolo_cuda_fail(r, q->device->ordinal, "record an event with a time");
+    KOLO_TRY(kolo_cuda_drain(q->device, q->stream, kolo_deadline_ms(KOLO_CUDA_COPY_MS), "tell its time"));
     q->anchor_ns = kolo_now_ns();
-    return r;
+    return KOLO_OK;
 }
 
 static kolo_status_t stamp(void *queue, uint64_t *at)
@@ -279,8 +280,12 @@ static kolo_status_t stamp(void *queue, uint64_t *at)
     queue_t *q = queue;
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(q->device, &pushed));
-    kolo_cu_result_t r = q->anchor_ns ? KOLO_CU_SUCCESS : drop_anchor(q);
-    if (!r) r = record(q, &q->stamps[(q->nstamps + 1) % STAMPS], 0);
+    kolo_status_t status = q->anchor_ns ? KOLO_OK : drop_anchor(q);
+    if (status != KOLO_OK) {
+        kolo_cuda_leave(pushed);
+        return status;
+    }
+    kolo_cu_result_t r = record(q, &q->stamps[(q->nstamps + 1) % STAMPS], 0);
     if (!r) *at = ++q->nstamps;
     return ended(q, r, pushed, "record an event with a time");
 }

@@ -93,6 +93,9 @@ kolo_cu_result_t cuStreamUpdateCaptureDependencies(kolo_cu_stream_t stream, kolo
 kolo_cu_result_t cuThreadExchangeStreamCaptureMode(int *mode);
 kolo_cu_result_t cuGraphAddEventRecordNode(kolo_cu_node_t *node, kolo_cu_graph_t graph,
                                            const kolo_cu_node_t *behind, size_t n, kolo_cu_event_t event);
+kolo_cu_result_t cuGraphGetNodes(kolo_cu_graph_t graph, kolo_cu_node_t *nodes, size_t *n);
+kolo_cu_result_t cuGraphNodeGetType(kolo_cu_node_t node, int *type);
+kolo_cu_result_t cuGraphMemAllocNodeGetParams(kolo_cu_node_t node, kolo_cu_get_node_t *get);
 kolo_cu_result_t cuGraphAddDependencies(kolo_cu_graph_t graph, const kolo_cu_node_t *from, const kolo_cu_node_t *to,
                                         size_t n);
 kolo_cu_result_t cuGraphRemoveDependencies(kolo_cu_graph_t graph, const kolo_cu_node_t *from,

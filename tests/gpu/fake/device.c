@@ -20,7 +20,8 @@ pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic bool initialized, forked;
 static const char *failing;
-static int devices, multiprocessors, jitter_us, apart, pci, resident, tears, of_machine[FAKE_MAX_DEVICES];
+static int devices, multiprocessors, jitter_us, apart, pci, resident, tears, one_queue,
+    of_machine[FAKE_MAX_DEVICES];
 static struct CUctx_st contexts[FAKE_MAX_DEVICES];
 static __thread struct CUctx_st *stack[STACK];
 static __thread int depth;
@@ -111,6 +112,7 @@ static void start(void)
     pci = number("FAKE_CUDA_PCI", 0, 0, 1);
     resident = number("FAKE_CUDA_RESIDENT", 0, 0, 1);
     tears = number("FAKE_CUDA_TEARS", 0, 0, 1);
+    one_queue = number("FAKE_CUDA_ONE_QUEUE", 0, 0, 1);
     failing = getenv("FAKE_CUDA_FAIL");
     for (int i = 0; i < devices; i++) contexts[i].device = i;
     pthread_atfork(NULL, NULL, in_child);
@@ -293,6 +295,11 @@ kolo_cu_result_t cuDeviceGetAttribute(int *value, int attribute, kolo_cu_device_
     default:
         return fake_wrong(FAKE_INVALID_VALUE, "device attribute %d is not known here", attribute);
     }
+}
+
+bool fake_one_queue(void)
+{
+    return one_queue;
 }
 
 bool fake_resident(void)

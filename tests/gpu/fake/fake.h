@@ -10,6 +10,8 @@
  * FAKE_CUDA_APART=1: devices have no access to each other; FAKE_CUDA_PCI=1: they have it by the PCI bus;
  * FAKE_CUDA_RESIDENT=1: two blocks find room on a multiprocessor, and those of kernels that are launched early take
  * it as soon as there is some (else all kernels run at once);
+ * FAKE_CUDA_ONE_QUEUE=1: while a stream waits for a word, no other one of the device copies, as where streams share
+ * a queue of the hardware;
  * FAKE_CUDA_JITTER_US=N: each piece of work and each block starts up to N us late, at random (0);
  * FAKE_CUDA_TEARS=1: every third line of 128 bytes is seen in parts for a while, its flag first;
  * FAKE_CUDA_FAIL=FUNCTION:N: the Nth call of this function and all later ones fail;
@@ -84,6 +86,9 @@ int fake_multiprocessors(void);
 void fake_jitter(void);
 bool fake_tears(void); /* FAKE_CUDA_TEARS */
 bool fake_resident(void);
+bool fake_one_queue(void);
+/* Waits for all that is queued in a context, or in all of them (NULL). */
+void fake_await_all(const struct CUctx_st *ctx);
 
 #define FAKE_READY()                                                                                               \
     do {                                                                                                           \
@@ -121,6 +126,9 @@ typedef struct fake_launch fake_launch_t;
 
 /* Queues a launch, which is freed by fake_launch_free() when it has run. */
 kolo_cu_result_t fake_stream_launch(kolo_cu_stream_t stream, struct CUctx_st *ctx, fake_launch_t *launch);
+
+/* graph.c: adds a node that gets memory to the graph that the stream is captured into. */
+kolo_cu_result_t fake_capture_get(kolo_cu_stream_t stream, struct CUctx_st *ctx, uintptr_t at, size_t bytes);
 
 /* ---- launch.c ---- */
 

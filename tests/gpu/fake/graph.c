@@ -95,6 +95,16 @@ void fake_capture_work(struct CUstream_st *s, const work_t *work)
     capture_node(s, work);
 }
 
+kolo_cu_result_t fake_capture_get(kolo_cu_stream_t stream, struct CUctx_st *ctx, uintptr_t at, size_t bytes)
+{
+    kolo_cu_result_t why = KOLO_CU_SUCCESS;
+    pthread_mutex_lock(&fake_lock);
+    struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuMemAllocAsync", &why);
+    if (s) capture_node(s, &(work_t){.kind = GET, .to = at, .bytes = bytes});
+    pthread_mutex_unlock(&fake_lock);
+    return why;
+}
+
 static void join(fake_capture_t *to, const kolo_cu_node_t *nodes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -307,6 +317,35 @@ kolo_cu_result_t cuGraphExecDestroy(kolo_cu_graph_t exec)
 kolo_cu_result_t cuGraphDestroy(kolo_cu_graph_t graph)
 {
     return destroy(graph);
+}
+
+/* ---- exported: what is in a graph ---- */
+
+kolo_cu_result_t cuGraphGetNodes(kolo_cu_graph_t graph, kolo_cu_node_t *nodes, size_t *n)
+{
+    size_t there = 0;
+    FAKE_READY();
+    pthread_mutex_lock(&fake_lock);
+    for (kolo_cu_node_t node = graph->head; node; node = node->next, there++)
+        if (nodes && there < *n) nodes[there] = node;
+    pthread_mutex_unlock(&fake_lock);
+    if (!nodes || there < *n) *n = there;
+    return KOLO_CU_SUCCESS;
+}
+
+kolo_cu_result_t cuGraphNodeGetType(kolo_cu_node_t node, int *type)
+{
+    FAKE_READY();
+    *type = node->work.kind == GET ? KOLO_CU_GRAPH_NODE_GETS : 0;
+    return KOLO_CU_SUCCESS;
+}
+
+kolo_cu_result_t cuGraphMemAllocNodeGetParams(kolo_cu_node_t node, kolo_cu_get_node_t *get)
+{
+    FAKE_READY();
+    if (node->work.kind != GET) return fake_wrong(FAKE_INVALID_VALUE, "%p gets no memory", (void *)node);
+    *get = (kolo_cu_get_node_t){.bytes = node->work.bytes, .at = node->work.to};
+    return KOLO_CU_SUCCESS;
 }
 
 /* ---- replays ---- */

@@ -135,7 +135,7 @@ bool fake_usable_locked(uintptr_t p, size_t bytes, int device, bool *pageable, c
     if (r->kind == MAPPED && !(r->open_to >> device & 1))
         return fake_wrong(0, "%s by device %d at %#zx, to which it was given no access", what, device, (size_t)p),
                false;
-    if (r->kind == POOL && r->device != device)
+    if ((r->kind == POOL || r->kind == OF_GRAPH) && r->device != device)
         return fake_wrong(0, "%s by device %d at %#zx, in a pool of device %d", what, device, (size_t)p, r->device),
                false;
     return true;
@@ -175,6 +175,7 @@ kolo_cu_result_t cuPointerGetAttributes(unsigned n, int *attributes, void **data
     pthread_mutex_lock(&fake_lock);
     const range_t *r = fake_find_locked((uintptr_t)p, false);
     range_t none = {.device = -2};
+    if (r && r->kind == OF_GRAPH) r = NULL; /* as the real one tells */
     bool known = r != NULL, fine = true;
     if (!r) r = &none;
     const range_t *around = r->kind == MAPPED ? reserved_locked((uintptr_t)p) : r; /* as the real one tells */

@@ -20,7 +20,7 @@ typedef struct {
     bool foreign; /* was imported */
 } physical_t;
 
-typedef enum { RESERVED, MAPPED, PLAIN, MANAGED, POOL, PINNED, REGISTERED, OPENED } kind_t;
+typedef enum { RESERVED, MAPPED, PLAIN, MANAGED, POOL, OF_GRAPH, PINNED, REGISTERED, OPENED } kind_t;
 typedef struct range {
     struct range *next;
     uint64_t id; /* no other had it before */

@@ -27,7 +27,8 @@ kolo_cu_result_t fake_map_new(kind_t kind, size_t bytes, int device, unsigned fl
         return fake_wrong(FAKE_NO_MEMORY, "no %zu bytes: %s", bytes, strerror(errno));
     if (kind == PLAIN && mmap(p, room, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
         fake_abort("cannot map plain memory: %s", strerror(errno));
-    if (kind == PLAIN || kind == POOL ? fake_protect(p, room) : mprotect(p, room, PROT_READ | PROT_WRITE))
+    if (kind == PLAIN || kind == POOL || kind == OF_GRAPH ? fake_protect(p, room)
+                                                          : mprotect(p, room, PROT_READ | PROT_WRITE))
         fake_abort("cannot change the protection: %s", strerror(errno));
     pthread_mutex_lock(&fake_lock);
     range_t *r = fake_add_locked(kind, (uintptr_t)p, bytes);
@@ -99,6 +100,7 @@ kolo_cu_result_t cuMemFreeHost(void *p)
 {
     FAKE_CONTEXT(ctx);
     (void)ctx;
+    fake_await_all(NULL); /* all devices have it mapped */
     return fake_unmap_old(PINNED, (uintptr_t)p)
                ? KOLO_CU_SUCCESS
                : fake_wrong(FAKE_INVALID_VALUE, "cuMemFreeHost: nothing was allocated at %p", p);

@@ -22,10 +22,12 @@ kolo_cu_result_t cuMemAllocManaged(kolo_cu_ptr_t *p, size_t bytes, unsigned flag
 kolo_cu_result_t cuMemAllocAsync(kolo_cu_ptr_t *p, size_t bytes, kolo_cu_stream_t stream)
 {
     uintptr_t at = 0;
+    int capturing = 0;
     FAKE_CONTEXT(ctx);
-    (void)stream;
     if (!bytes) return fake_wrong(FAKE_INVALID_VALUE, "cuMemAllocAsync of nothing");
-    kolo_cu_result_t r = fake_map_new(POOL, bytes, ctx->device, 0, &at);
+    kolo_cu_result_t r = cuStreamIsCapturing(stream, &capturing);
+    if (!r) r = fake_map_new(capturing ? OF_GRAPH : POOL, bytes, ctx->device, 0, &at);
+    if (!r && capturing) r = fake_capture_get(stream, ctx, at, bytes);
     if (!r) *p = at;
     return r;
 }

@@ -6,6 +6,7 @@
  */
 #include "stream.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -59,9 +60,18 @@ static void await_word(const work_t *w, int device)
     }
 }
 
+static _Atomic int held[FAKE_MAX_DEVICES]; /* streams that wait for a word */
+
+static void await_turn(int device)
+{
+    struct timespec nap = {0, 200000};
+    while (fake_one_queue() && atomic_load(&held[device])) nanosleep(&nap, NULL);
+}
+
 static void run(const work_t *w, int device)
 {
     if (w->kind != WAIT) fake_jitter();
+    if (w->kind == COPY) await_turn(device);
     switch (w->kind) {
     case WAIT:
         pthread_mutex_lock(&fake_lock);
@@ -69,6 +79,7 @@ static void run(const work_t *w, int device)
         pthread_mutex_unlock(&fake_lock);
         break;
     case RECORD:
+    case GET:
         break;
     case SET:
         check_range(w, w->to, device, "memset");
@@ -83,7 +94,9 @@ static void run(const work_t *w, int device)
         fake_launch_run(w->launch);
         break;
     case AWAIT_WORD:
+        atomic_fetch_add(&held[device], 1);
         await_word(w, device);
+        atomic_fetch_sub(&held[device], 1);
         break;
     case WRITE_WORD:
         check_range(w, w->to, device, "write of a word");
@@ -475,15 +488,20 @@ kolo_cu_result_t cuLaunchHostFunc(kolo_cu_stream_t stream, void (*fn)(void *arg)
     return push_word(stream, ctx, &(work_t){.kind = CALL, .fn = fn, .arg = arg});
 }
 
-kolo_cu_result_t cuCtxSynchronize(void)
+void fake_await_all(const struct CUctx_st *ctx)
 {
-    FAKE_CONTEXT(ctx);
     pthread_mutex_lock(&fake_lock);
     mark_t *marks[1024];
     int n = 0;
     for (struct CUstream_st *s = streams; s && n < 1024; s = s->next)
-        if (s->ctx == ctx && s->last) marks[n++] = fake_hold(s->last);
+        if ((!ctx || s->ctx == ctx) && s->last) marks[n++] = fake_hold(s->last);
     for (int i = 0; i < n; i++) fake_await(marks[i]);
     pthread_mutex_unlock(&fake_lock);
+}
+
+kolo_cu_result_t cuCtxSynchronize(void)
+{
+    FAKE_CONTEXT(ctx);
+    fake_await_all(ctx);
     return KOLO_CU_SUCCESS;
 }

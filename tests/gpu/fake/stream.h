@@ -23,7 +23,7 @@ typedef struct {
         over; /* of its own: a graph that is replayed again and again has hundreds of threads that wait */
 } mark_t;
 
-typedef enum { WAIT, RECORD, SET, COPY, LAUNCH, AWAIT_WORD, WRITE_WORD, CALL } work_kind_t;
+typedef enum { WAIT, RECORD, SET, COPY, LAUNCH, AWAIT_WORD, WRITE_WORD, CALL, GET } work_kind_t;
 typedef struct work {
     struct work *next;
     mark_t *mark;

@@ -17,7 +17,7 @@ uint64_t kolo_cuda_seen_here(const kolo_cuda_state_t *s, const void *p, bool leg
     return seen;
 }
 
-/* What kolo_cuda_check_memory() has just found. */
+/* Finds what kolo_cuda_check_memory() has just seen. */
 static const kolo_cuda_known_t *find(const kolo_cuda_state_t *s, const void *p, uint64_t bytes)
 {
     for (int i = 0; i < KOLO_CUDA_KNOWN; i++) {
@@ -67,6 +67,7 @@ void kolo_cuda_offer(kolo_cuda_state_t *s, const void *p, uint64_t bytes, kolo_c
 
 static kolo_status_t expect_entered(kolo_cuda_state_t *s, const void *p, uint64_t bytes)
 {
+    s->asks = NULL;
     KOLO_TRY(kolo_cuda_check_memory(s, p, bytes, "the buffer"));
     const kolo_cuda_known_t *known = find(s, p, bytes);
     int mode = KOLO_CU_CAPTURE_RELAXED; /* the program may be capturing */

@@ -75,6 +75,7 @@ kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64
     kolo_mem_find(p, &place);
     bool own = place.ops == &kolo_mem_cuda && place.device == s->device->ordinal;
     bool other = !own && kolo_cuda_find_other(s->device, p, &place);
+    bool captured = !own && !other && kolo_cuda_find_captured(s->device, s->asks, p, &place);
     if (place.ops != &kolo_mem_cuda)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s %p is not memory of a GPU, nor other memory that it reaches: the communicator of rank "
@@ -90,7 +91,8 @@ kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
                          (unsigned long long)left, (unsigned long long)bytes);
-    if (other) /* by lines and stages */
+    if (captured) return KOLO_OK; /* by lines and stages; it has no number to know it again by */
+    if (other)                    /* likewise */
         keep(s, (kolo_cuda_known_t){
                     .base = place.base, .bytes = place.bytes, .id = kolo_cuda_buffer_id(p), .here = true});
     else if (place.joins)
