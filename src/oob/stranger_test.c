@@ -201,6 +201,44 @@ static void a_proven_caller_with_a_bad_frame_is_refused(void **state)
     the_job_still_forms();
 }
 
+typedef struct {
+    int fd;
+    const uint8_t *hello;
+} withdrawal_t;
+
+/* On the progress thread, so that the end is there when the words are read. */
+static void say_and_go(void *arg)
+{
+    static const struct linger at_once = {1, 0};
+    const withdrawal_t *w = arg;
+    test_equal(send(w->fd, w->hello, KOLO_HELLO_BYTES, 0), KOLO_HELLO_BYTES);
+    test_equal(setsockopt(w->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), 0);
+    close(w->fd);
+}
+
+/* A rank whose communicator ends may take a call back at any moment: that is no stranger to warn of. */
+static void a_rank_that_takes_its_call_back_is_no_stranger(void **state)
+{
+    uint8_t greeting[KOLO_GREETING_BYTES], hello[KOLO_HELLO_BYTES];
+    const kolo_claim_t claim = {KOLO_PURPOSE_CHECKIN, 0, KOLO_RANK_ROOT, 0, KOLO_SECURITY_NONE};
+    kolo_link_counters_t before, after;
+    kolo_progress_t *progress;
+    (void)state;
+    kolo_link_get_counters(&before);
+    test_ok(kolo_progress_get(&progress));
+    for (int i = 0; i < 8; i++) {
+        int fd = stranger();
+        read_exactly(fd, greeting, sizeof(greeting));
+        test_ok(kolo_auth_hello(
+            &(kolo_shake_t){&parsed.secret, kolo_address_cookie(&parsed.address), greeting, hello}, &claim));
+        kolo_progress_call(progress, say_and_go, &(withdrawal_t){fd, hello});
+    }
+    kolo_progress_put(progress);
+    the_job_still_forms();
+    kolo_link_get_counters(&after);
+    assert_int_equal(after.refused_frame, before.refused_frame);
+}
+
 static void a_flood_of_half_open_callers_delays_nobody_for_long(void **state)
 {
     enum { FLOOD = 300 };
@@ -325,6 +363,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_wrong_proof_learns_nothing, setup, test_after),
         cmocka_unit_test_setup_teardown(a_recorded_hello_does_not_open_a_second_session, setup, test_after),
         cmocka_unit_test_setup_teardown(a_proven_caller_with_a_bad_frame_is_refused, setup, test_after),
+        cmocka_unit_test_setup_teardown(a_rank_that_takes_its_call_back_is_no_stranger, setup, test_after),
         cmocka_unit_test_setup_teardown(silent_callers_leave_most_descriptors_alone, setup, test_after),
         cmocka_unit_test_setup_teardown(a_flood_of_half_open_callers_delays_nobody_for_long, narrow_setup,
                                         values_after),

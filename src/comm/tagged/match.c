@@ -88,15 +88,14 @@ static void refuse(struct kolo_request *r, kolo_incoming_t *m)
     kolo_tagged_t *all = r->messages;
     struct kolo_request *own = m->own;
     size_t room = r->bytes;
-    kolo_fail(
-        KOLO_ERR_MISMATCH,
-        "recv_tag: a message of %zu bytes came to %s rank %d from rank %d with tag %llu, but the receive that "
-        "was called for it has room for %zu; the message was thrown away",
-        m->total, all->body->name, all->body->rank, m->peer->rank, (unsigned long long)m->tag, room);
+    kolo_fail(KOLO_ERR_MISMATCH,
+              "%s: a message of %zu bytes came to %s rank %d from rank %d with tag %llu, but the receive that "
+              "was called for it has room for %zu; the message was thrown away",
+              r->what, m->total, all->body->name, all->body->rank, m->peer->rank, (unsigned long long)m->tag, room);
     kolo_tagged_complete(r, KOLO_ERR_MISMATCH);
     if (own) {
         kolo_tagged_incoming_free(m);
-        kolo_fail(KOLO_ERR_MISMATCH, "send_tag: %s rank %d sent itself %zu bytes and has room for %zu",
+        kolo_fail(KOLO_ERR_MISMATCH, "%s: %s rank %d sent itself %zu bytes and has room for %zu", own->what,
                   all->body->name, all->body->rank, own->bytes, room);
         kolo_tagged_complete(own, KOLO_ERR_MISMATCH);
     } else if (m->is_long) {

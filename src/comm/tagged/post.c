@@ -63,6 +63,7 @@ static void fill(struct kolo_request *r, const ask_t *a, kolo_tagged_t *m, int t
 {
     if (timeout_ms == KOLO_UNDEFINED_INT) timeout_ms = m->body->op_timeout_ms;
     r->messages = m;
+    r->what = a->what;
     r->sends = a->sends;
     r->src = a->sends ? a->buf : NULL;
     r->dst = a->sends ? NULL : (uint8_t *)(uintptr_t)a->buf;

@@ -147,9 +147,9 @@ static const char *take_long_answer(kolo_tagged_peer_t *p, const kolo_tagged_fra
         kolo_tagged_add(&out->clear, r);
     } else if (r && f->kind == KOLO_TAGGED_REFUSED) {
         kolo_fail(KOLO_ERR_MISMATCH,
-                  "send_tag: rank %d has room for %llu bytes in its receive for tag %llu, and %s rank %d sent %zu",
-                  p->rank, (unsigned long long)f->total, (unsigned long long)r->tag, p->messages->body->name,
-                  p->messages->body->rank, r->bytes);
+                  "%s: rank %d has room for %llu bytes in its receive for tag %llu, and %s rank %d sent %zu",
+                  r->what, p->rank, (unsigned long long)f->total, (unsigned long long)r->tag,
+                  p->messages->body->name, p->messages->body->rank, r->bytes);
         kolo_tagged_complete(r, KOLO_ERR_MISMATCH);
     } else if (!r && *at && !(*at)->answered) {
         (*at)->answered = true;

@@ -37,6 +37,7 @@ struct kolo_request {
     kolo_tagged_list_t *in;                     /* the list that it is in, or NULL */
     struct kolo_request *prev_open, *next_open; /* of those of a communicator that are not complete */
     kolo_tagged_t *messages;                    /* NULL: complete */
+    const char *what;                           /* the call that has made it: "isend_tag" */
     bool sends;
     const uint8_t *src;
     uint8_t *dst;

@@ -24,9 +24,9 @@ void kolo_tagged_describe(const struct kolo_request *r, char *buf, size_t bytes)
     const kolo_body_t *body = r->messages->body;
     char source[32];
     put_source(r->peer, source, sizeof source);
-    snprintf(buf, bytes, "%s: %s rank %d, a message with tag %llu %s %s (%s%zu bytes)",
-             r->sends ? "send_tag" : "recv_tag", body->name, body->rank, (unsigned long long)r->tag,
-             r->sends ? "to" : "from", source, r->sends ? "" : "at most ", r->bytes);
+    snprintf(buf, bytes, "%s: %s rank %d, a message with tag %llu %s %s (%s%zu bytes)", r->what, body->name,
+             body->rank, (unsigned long long)r->tag, r->sends ? "to" : "from", source, r->sends ? "" : "at most ",
+             r->bytes);
 }
 
 /* Writes what has come, and no receive has asked for. */
