@@ -50,7 +50,7 @@ def raises(kind, *words):
 
 def job(ranks, code, limit_s=60, env=None, launcher=()):
     """Runs a program given as text under kolorun; returns (status, stdout and stderr)."""
-    cmd = [KOLORUN, "-n", str(ranks), *launcher, sys.executable, "-c", code]
+    cmd = [KOLORUN, *([] if "--min" in launcher else ["-n", str(ranks)]), *launcher, sys.executable, "-c", code]
     out = subprocess.run(cmd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s,
                          env={**os.environ, **(env or {})})
     return out.returncode, out.stdout

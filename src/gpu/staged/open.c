@@ -32,7 +32,7 @@ static kolo_status_t failed(const kolo_staged_t *s, kolo_cu_result_t r, const ch
     return r ? kolo_cuda_fail(r, s->device->ordinal, what) : KOLO_OK;
 }
 
-/* A peer on this host copies from it by process_vm_readv(2). */
+/* Pins memory which a peer on this host may read by process_vm_readv(2). */
 kolo_status_t kolo_staged_pin(kolo_staged_t *s, size_t bytes, char **at)
 {
     kolo_staged_pinned_t *pinned = calloc(1, sizeof *pinned);
