@@ -159,11 +159,22 @@ static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
 
 /* ---- words for an operation that failed ---- */
 
+static _Thread_local const char *purpose; /* of what the library does by operations of its own */
+
+const char *kolo_call_set_purpose(const char *words)
+{
+    const char *before = purpose;
+    purpose = words;
+    return before;
+}
+
 static void describe_calls(uint64_t number, const kolo_call_t *calls, size_t count, char *buf, size_t bytes)
 {
     const kolo_call_t *c = calls;
     unsigned long long size = (unsigned long long)c->count * c->elem;
-    if (c->kind == KOLO_CALL_COLL && number == KOLO_BOARD_NONE)
+    if (purpose)
+        snprintf(buf, bytes, "%s", purpose);
+    else if (c->kind == KOLO_CALL_COLL && number == KOLO_BOARD_NONE)
         snprintf(buf, bytes, "%s of %llu elements (%llu bytes)", kolo_coll_name(c->coll),
                  (unsigned long long)c->count, size);
     else if (c->kind == KOLO_CALL_COLL)
