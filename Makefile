@@ -10,7 +10,7 @@ N ?= 4
 KOLORUN = $(BUILD)/tools/kolorun
 PERF = $(BUILD)/tools/kolo-perf
 
-.PHONY: all deps look-again run check-run elastic digits param-server test test-all test-vm test-gpu bench-gpu tidy chaos chaos-points kills programs property bench bench-engine \
+.PHONY: all deps nccl look-again run check-run elastic digits param-server test test-all test-vm test-gpu bench-gpu tidy chaos chaos-points kills programs property bench bench-engine \
         bench-peers bench-rendezvous install uninstall help format fuzz clean
 
 all: $(BUILD)/build.ninja
@@ -28,6 +28,11 @@ build-only = $(MAKE) --no-print-directory $(BUILD)/build.ninja && ninja -C $(BUI
 
 deps:
 	@scripts/install-deps build
+
+# For programs that use NCCL (docs/nccl.md): libnccl.so.2, and the tools to start them and to look at them.
+nccl:
+	@$(call build-only,libnccl.so.2 tools/kolo-top)
+	@echo 'LD_PRELOAD=$(abspath $(BUILD))/libnccl.so.2 before the command, or $(abspath $(KOLORUN)) -n 1 --as-nccl COMMAND'
 
 # The main job: training on real data with N workers that loses one half way and gets another. OUT= the folder for
 # picture and timeline; more by ARGS=, see examples/digits/README.md: make run ARGS="--kill 0@100 --stop 1@800"
@@ -227,6 +232,7 @@ uninstall:
 
 help:
 	@echo 'make               builds into $(BUILD)/'
+	@echo 'make nccl          libnccl.so.2, on which PyTorch, JAX and others run unmodified (docs/nccl.md)'
 	@echo 'make run           trains a model with $(N) workers, one of which is killed half way'
 	@echo 'make check-run     $(N) ranks check every collective and print its times'
 	@echo 'make elastic       a service whose workers are killed, stopped and cut off while it runs'

@@ -193,7 +193,7 @@ static void a_message_of_two_sizes(me_t *me)
             continue;
         IS(ncclInvalidUsage, r == ncclSuccess ? now : r);
         FACT(says("rank 0") &&
-             (on_gpu() ? says("recv 5 float32") && says("send 10 float32") : says("20 bytes") && says("40 bytes")));
+             (on_gpu() ? says("5 float32") && says("10 float32") : says("20 bytes") && says("40 bytes")));
     }
     meet(me);
     OK(ncclCommAbort(me->comm));

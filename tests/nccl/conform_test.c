@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The conformance of libnccl.so.2: nccl_conform [--processes] [--gpu] [--ranks N] [--only CASE].
+ * The conformance of libnccl.so.2: nccl_conform [--processes] [--gpu] [--ranks N]
+ * [--hosts N] [--only CASE]. --hosts: processes that take themselves to be on so many hosts.
  */
 #include "kit.h"
 

@@ -22,7 +22,7 @@ typedef struct {
 } shared_t;
 static shared_t *shared;
 static bool processes, gpu;
-static int nranks = 3;
+static int nranks = 3, hosts = 1;
 static const char *running = "";
 
 /* ---- facts ---- */
@@ -91,6 +91,11 @@ bool on_gpu(void)
 bool as_processes(void)
 {
     return processes;
+}
+
+bool on_hosts(void)
+{
+    return hosts > 1;
 }
 
 int device_of(int rank)
@@ -289,6 +294,9 @@ static void run_case(const case_t *test)
         if (!processes) {
             if (pthread_create(&threads[i], NULL, run_rank, &starts[i])) abort();
         } else if ((pids[i] = fork()) == 0) {
+            char host[20];
+            snprintf(host, sizeof host, "host%d", i * hosts / nranks);
+            if (hosts > 1) setenv("KOLO_HOST_ID", host, 1);
             if (gpu) load_driver();
             run_rank(&starts[i]);
             exit(0); /* as programs do */
@@ -310,8 +318,10 @@ int run_cases(int argc, char **argv, const case_t *const *lists)
         if (!strcmp(argv[i], "--processes")) processes = true;
         if (!strcmp(argv[i], "--gpu")) gpu = true;
         if (!strcmp(argv[i], "--ranks") && i + 1 < argc) nranks = atoi(argv[++i]);
+        if (!strcmp(argv[i], "--hosts") && i + 1 < argc) hosts = atoi(argv[++i]);
         if (!strcmp(argv[i], "--only") && i + 1 < argc) only = argv[++i];
     }
+    if (hosts > 1) processes = true;
     if (!gpu) setenv("KOLO_NCCL_CPU", "1", 1);
     if (gpu && !processes) load_driver(); /* a child of fork() starts its own */
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -45,6 +45,7 @@ void use_device(int device);
 int device_of(int rank);
 bool on_gpu(void);
 bool as_processes(void);
+bool on_hosts(void); /* on more than one, as they take it */
 
 /* All ranks of the case are here. Threads and processes. */
 void meet(const me_t *me);

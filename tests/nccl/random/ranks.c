@@ -130,34 +130,83 @@ static void by_id(play_t *p)
     is_made(p, room, ncclSuccess);
 }
 
-/* Of one color, for which there is a room: the others' ranks have none. */
+typedef struct {
+    room_t *parent, *room;
+    ncclComm_t made;
+    int key, ranks[RANKS_MAX], n;
+    bool bare; /* without a configuration */
+    ncclConfig_t config;
+} split_t;
+
+/* Draws one of one color, for which there is a room: the others' ranks have none. */
+static void draw_split(play_t *p, split_t *s)
+{
+    int keys[RANKS_MAX];
+    s->config = some_config(p, s->room);
+    s->bare = for_all(p, 4) == 0;
+    s->n = 0;
+    s->made = (ncclComm_t)(void *)p;
+    for (int i = 0; i < s->parent->n; i++)
+        keys[i] = for_all(p, 4) ? (int)for_all(p, 3) : -1; /* -1: without color */
+    for (int key = 0; key < 3; key++)
+        for (int i = 0; i < s->parent->n; i++)
+            if (keys[i] == key) s->ranks[s->n++] = s->parent->ranks[i];
+    s->key = s->parent->at >= 0 ? keys[s->parent->at] : -1;
+    if (s->bare) s->room->blocks = s->parent->blocks;
+}
+
+static ncclResult_t begin_split(split_t *s)
+{
+    return ncclCommSplit(s->parent->comm, s->key < 0 ? NCCL_SPLIT_NOCOLOR : 5, s->key, &s->made,
+                         s->bare ? NULL : &s->config);
+}
+
+static void end_split(play_t *p, split_t *s)
+{
+    if (s->parent->at >= 0) s->room->comm = s->made;
+    set_ranks(p, s->room, s->ranks, s->n);
+    if (s->parent->at >= 0) is_made(p, s->room, ncclSuccess);
+    if (s->n == 0) memset(s->room, 0, sizeof *s->room);
+}
+
 static void by_split(play_t *p)
 {
-    room_t *parent = some_room(p, 1), *room = empty_room(p);
-    int keys[RANKS_MAX], ranks[RANKS_MAX], n = 0;
-    if (!room) return;
-    ncclConfig_t c = some_config(p, room);
-    bool grouped = for_all(p, 2), none = for_all(p, 4) == 0;
-    if (for_all(p, 3) == 0) none = false;
-    for (int i = 0; i < parent->n; i++) keys[i] = for_all(p, 4) ? (int)for_all(p, 3) : -1; /* -1: without color */
-    for (int key = 0; key < 3; key++)
-        for (int i = 0; i < parent->n; i++)
-            if (keys[i] == key) ranks[n++] = parent->ranks[i];
-    if (none) room->blocks = parent->blocks; /* without a configuration */
-    if (parent->at >= 0) {
-        int key = keys[parent->at];
-        ncclComm_t made = (ncclComm_t)(void *)p;
+    split_t s = {.parent = some_room(p, 1), .room = empty_room(p)};
+    if (!s.room) return;
+    draw_split(p, &s);
+    bool grouped = for_all(p, 2);
+    if (s.parent->at >= 0) {
         if (grouped) OK(ncclGroupStart());
-        ncclResult_t r =
-            ncclCommSplit(parent->comm, key < 0 ? NCCL_SPLIT_NOCOLOR : 5, key, &made, none ? NULL : &c);
+        ncclResult_t r = begin_split(&s);
         if (grouped && r == ncclSuccess) r = ncclGroupEnd();
-        r = comes_to(parent, r);
-        OK(r);
-        room->comm = made;
+        OK(comes_to(s.parent, r));
     }
-    set_ranks(p, room, ranks, n);
-    if (parent->at >= 0) is_made(p, room, ncclSuccess);
-    if (n == 0) memset(room, 0, sizeof *room);
+    end_split(p, &s);
+}
+
+/* Splits of several parents, an end and an operation of the world, in one group. */
+static void several_at_once(play_t *p)
+{
+    split_t list[3];
+    room_t *old = some_room(p, 1), *world = &p->rooms[0];
+    int n = 0;
+    for (int i = 0; i < ROOMS && n < 3; i++) {
+        room_t *parent = &p->rooms[i], *room = empty_room(p);
+        if (!room || parent->n <= 0 || !parent->blocks || parent->stopped || parent == old) continue;
+        list[n] = (split_t){.parent = parent, .room = room};
+        draw_split(p, &list[n]);
+        room->n = -1; /* taken */
+        n++;
+    }
+    if (old == world || !old->blocks) old = NULL;
+    OK(ncclGroupStart());
+    OK(ncclAllReduce(p->in, p->out, 100, ncclFloat32, ncclSum, world->comm, p->me->stream));
+    for (int i = 0; i < n; i++)
+        if (list[i].parent->at >= 0) OK(begin_split(&list[i]));
+    if (old && old->comm) OK(ncclCommDestroy(old->comm));
+    OK(ncclGroupEnd());
+    if (old) memset(old, 0, sizeof *old);
+    for (int i = 0; i < n; i++) end_split(p, &list[i]);
 }
 
 static void by_shrink(play_t *p)
@@ -294,7 +343,7 @@ static void refused(play_t *p)
 static void step(play_t *p)
 {
     bool spoils = getenv("KOLO_NCCL_WAIT_MS") != NULL;
-    switch (for_all(p, spoils ? 16 : 14)) {
+    switch (for_all(p, spoils ? 17 : 15)) {
     case 0:
         by_id(p);
         break;
@@ -316,7 +365,10 @@ static void step(play_t *p)
         refused(p);
         break;
     case 14:
+        several_at_once(p);
+        break;
     case 15:
+    case 16:
         spoil(p);
         break;
     default:
