@@ -227,6 +227,8 @@ size_t kolo_record_ops(const kolo_record_t *record, kolo_record_op_t *ops, size_
 void kolo_record_waits_read(const kolo_record_t *record, kolo_record_waits_t *waits);
 /* In which function of the user the rank has been for longest. Likewise. */
 kolo_record_callback_t kolo_record_callback_read(const kolo_record_t *record);
+/* Reads the note, as text that can be shown; nothing if it was being written. Likewise. */
+void kolo_record_note_read(const kolo_record_t *record, kolo_record_note_t *note);
 /* Copies a record for a dump; torn entries become empty. false: there is none, or its head is being written. */
 bool kolo_recorder_copy(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot, kolo_record_t *to);
 

@@ -185,6 +185,11 @@ size_t kolo_recorder_ops(const void *bytes, const kolo_recorder_info_t *info, ui
     return slot < info->slots ? kolo_record_ops(record_of(bytes, slot), ops, most) : 0;
 }
 
+void kolo_record_note_read(const kolo_record_t *record, kolo_record_note_t *note)
+{
+    read_note(&record->head, note);
+}
+
 bool kolo_recorder_copy(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot, kolo_record_t *to)
 {
     kolo_record_view_t view;

@@ -314,6 +314,12 @@ kolo_status_t kolo_call_split(kolo_call_word_t as, kolo_comm_t comm, int color, 
 /* Writes who keeps an operation waiting that has waited for long, as the error at its time limit would say it; ""
  * if nobody is found. Asks the other ranks, for some tenths of a second at most (call/ask_around.c). */
 void kolo_ask_around_stalled(kolo_body_t *body, char *buf, size_t bytes);
+/* Writes the sentence of a rank's engine that says who is missing; "" if it has none, or does not answer within
+ * some tenths of a second. Any thread. */
+void kolo_ask_around_note(kolo_comm_t comm, int rank, char *text, size_t bytes);
+/* Has errors of this thread's operations call them `words`, until that is set back; NULL: what they are. Returns
+ * what was set. */
+const char *kolo_call_set_purpose(const char *words);
 
 /* Packs kind, type, operator, root and count of a call into one word, for comparison between ranks. */
 static inline uint64_t kolo_call_signature(const kolo_call_t *call)

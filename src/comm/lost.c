@@ -15,6 +15,8 @@
 #define FIRST_LOST_MS 250 /* how long the name of a lost rank may take to go round */
 #define WORDS_BYTES   600
 
+static const char ended[] = "aborted while waiting for "; /* how the error of such a wait begins (base/wait.c) */
+
 static kolo_status_t status_of(uint32_t stop)
 {
     return stop == KOLO_STOP_REVOKED     ? KOLO_ERR_REVOKED
@@ -157,11 +159,22 @@ static void on_news(void *arg, kolo_news_kind_t kind, int rank, const char *why)
 
 /* ---- words for an operation that failed ---- */
 
+static _Thread_local const char *purpose; /* of what the library does by operations of its own */
+
+const char *kolo_call_set_purpose(const char *words)
+{
+    const char *before = purpose;
+    purpose = words;
+    return before;
+}
+
 static void describe_calls(uint64_t number, const kolo_call_t *calls, size_t count, char *buf, size_t bytes)
 {
     const kolo_call_t *c = calls;
     unsigned long long size = (unsigned long long)c->count * c->elem;
-    if (c->kind == KOLO_CALL_COLL && number == KOLO_BOARD_NONE)
+    if (purpose)
+        snprintf(buf, bytes, "%s", purpose);
+    else if (c->kind == KOLO_CALL_COLL && number == KOLO_BOARD_NONE)
         snprintf(buf, bytes, "%s of %llu elements (%llu bytes)", kolo_coll_name(c->coll),
                  (unsigned long long)c->count, size);
     else if (c->kind == KOLO_CALL_COLL)
@@ -182,7 +195,6 @@ static void describe_calls(uint64_t number, const kolo_call_t *calls, size_t cou
 /* Makes a clause of an aborted wait's error, and takes a cause away that `words` name already. */
 static void put_clause(char *seen, size_t bytes, const char *words)
 {
-    static const char ended[] = "aborted while waiting for ";
     const char *text = seen + sizeof ended - 1, *cause = strstr(words, " was lost: ");
     char clause[KOLO_ERROR_TEXT_BYTES], *again = cause ? strstr(seen, cause) : NULL;
     if (again && !strcmp(again, cause)) again[sizeof " was lost" - 1] = '\0';
@@ -258,7 +270,6 @@ static kolo_status_t earlier_failure(kolo_body_t *body, kolo_status_t status, co
 
 kolo_status_t kolo_lost_ends(kolo_body_t *body, kolo_status_t status)
 {
-    static const char ended[] = "aborted while waiting for ";
     char why[WORDS_BYTES] = "", words[WORDS_BYTES], seen[300];
     uint32_t stop = atomic_load(&body->stop.reason);
     if (status != KOLO_ERR_ABORTED || atomic_load(&body->stop.abort)) return status;

@@ -77,11 +77,6 @@ static bool is_open(const kolo_record_entry_t *e)
     return state == KOLO_RECORD_QUEUED || state == KOLO_RECORD_CONNECTING || state == KOLO_RECORD_RUNNING;
 }
 
-static uint64_t word_of(const kolo_call_t *call)
-{
-    return kolo_mismatch_word(call);
-}
-
 void kolo_record_queued(kolo_body_t *body, kolo_call_t *call)
 {
     kolo_recording_t *r = &body->track.record;
@@ -93,7 +88,7 @@ void kolo_record_queued(kolo_body_t *body, kolo_call_t *call)
     if (is_open(&r->at->entries[index % KOLO_RECORD_ENTRIES])) return;
     kolo_record_entry_t *e = kolo_record_entry_begin(r->at, index);
     uint32_t what = kolo_record_what((kolo_record_kind_t)call->kind, call->elem, KOLO_RECORD_NO_ALGO);
-    kolo_record_fill(e, (kolo_record_first_t){.word = word_of(call),
+    kolo_record_fill(e, (kolo_record_first_t){.word = kolo_mismatch_word(call),
                                               .count = call->count,
                                               .begun_ns = kolo_now_ns(),
                                               .root = call->root,

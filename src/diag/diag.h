@@ -184,7 +184,8 @@ bool kolo_diag_all_left(kolo_oob_t *oob);
 /* ---- surveys: what do the others do? (survey.c) ---- */
 
 #define KOLO_SURVEY_OPS   4
-#define KOLO_SURVEY_RANKS 64 /* asked at once, at most */
+#define KOLO_SURVEY_RANKS 64  /* asked at once, at most */
+#define KOLO_SURVEY_NOTE  128 /* bytes of a sentence, with its end */
 typedef struct {
     uint64_t number, word,
         age_ns; /* as in a flight record; the age is since its begin or, if it is over, its end */
@@ -200,6 +201,7 @@ typedef struct {
     uint64_t callback_ns;     /* ... and for how long; 0: in none */
     uint32_t nops;
     kolo_survey_op_t ops[KOLO_SURVEY_OPS]; /* its last operations, in the order of their calls */
+    char note[KOLO_SURVEY_NOTE];           /* who is missing, as its engine knows it; printable; "": it does not */
 } kolo_finding_t;
 /* Fills in what this rank answers to others. Called on the progress thread with locks held: it does not wait and
  * calls nothing of this room. */

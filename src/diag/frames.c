@@ -123,6 +123,17 @@ void kolo_findings_encode(const kolo_finding_t *f, uint8_t bytes[KOLO_FINDINGS_F
         kolo_put32(at + 24, f->ops[i].peer);
         kolo_put32(at + 28, (uint32_t)f->ops[i].kind | (uint32_t)f->ops[i].state << 8);
     }
+    memcpy(bytes + KOLO_FINDINGS_NOTE_AT, f->note, strnlen(f->note, KOLO_SURVEY_NOTE - 1));
+}
+
+/* Takes a text that ends within its place and is shown as it is. */
+static bool take_note(const uint8_t *bytes, char note[KOLO_SURVEY_NOTE])
+{
+    memcpy(note, bytes, KOLO_SURVEY_NOTE);
+    size_t length = strnlen(note, KOLO_SURVEY_NOTE);
+    for (size_t i = 0; i < KOLO_SURVEY_NOTE; i++)
+        if (i < length ? bytes[i] < 0x20 || bytes[i] > 0x7e : bytes[i] != 0) return false;
+    return length < KOLO_SURVEY_NOTE;
 }
 
 const char *kolo_findings_decode(const uint8_t *bytes, size_t length, kolo_finding_t *finding)
@@ -154,6 +165,7 @@ const char *kolo_findings_decode(const uint8_t *bytes, size_t length, kolo_findi
             ((what & 0xff) >= KOLO_RECORD_KINDS || what >> 8 == KOLO_RECORD_NONE || what >> 8 > KOLO_RECORD_FAILED))
             return "findings of an unknown kind";
     }
+    if (!take_note(bytes + KOLO_FINDINGS_NOTE_AT, f.note)) return "findings with a note that is no text";
     f.rank = finding->rank;
     *finding = f;
     return NULL;

@@ -49,8 +49,10 @@ typedef struct {
 } kolo_left_frame_t;
 
 /* 0 number of operations | recorded << 8 | callback << 16, 4 status, 8 time in that, 16 operations: 0 number, 8
- * word, 16 age, 24 peer, 28 kind | state << 8; those that are not there are zero */
-#define KOLO_FINDINGS_FRAME_BYTES (16 + 32 * KOLO_SURVEY_OPS)
+ * word, 16 age, 24 peer, 28 kind | state << 8; those that are not there are zero. Then the note, with zeros behind
+ */
+#define KOLO_FINDINGS_NOTE_AT     (16 + 32 * KOLO_SURVEY_OPS)
+#define KOLO_FINDINGS_FRAME_BYTES (KOLO_FINDINGS_NOTE_AT + KOLO_SURVEY_NOTE)
 
 void kolo_board_encode(const kolo_board_frame_t *board, uint8_t bytes[KOLO_BOARD_FRAME_BYTES]);
 void kolo_sums_encode(const kolo_sums_frame_t *sums, uint8_t bytes[KOLO_SUMS_FRAME_MOST]);

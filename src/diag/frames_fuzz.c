@@ -68,6 +68,7 @@ static void findings(const uint8_t *data, size_t size)
     if (kolo_findings_decode(data, size, &f) != NULL) return;
     require(f.rank == 3 && f.heard && f.nops <= KOLO_SURVEY_OPS && f.failed <= KOLO_ERR_REVOKED &&
             f.callback < KOLO_CALLBACKS);
+    require(strlen(f.note) < sizeof f.note);
     for (uint32_t i = 0; i < f.nops; i++)
         require(f.ops[i].kind < KOLO_RECORD_KINDS && f.ops[i].state <= KOLO_RECORD_FAILED);
     kolo_findings_encode(&f, again);

@@ -78,11 +78,17 @@ static void free_handle(kolo_queue_t *queue, const kolo_entry_t *entry)
     queue->unused[queue->nunused++] = i;
 }
 
-static kolo_status_t find_handle(const kolo_queue_t *queue, int64_t handle, kolo_entry_t **entry)
+static kolo_entry_t *entry_of(const kolo_queue_t *queue, int64_t handle)
 {
     uint64_t i = (uint64_t)handle & UINT32_MAX;
-    *entry = handle >= 0 && i < queue->nslots ? queue->slots[i].entry : NULL;
-    if (*entry && (*entry)->handle == handle) return KOLO_OK;
+    kolo_entry_t *entry = handle >= 0 && i < queue->nslots ? queue->slots[i].entry : NULL;
+    return entry && entry->handle == handle ? entry : NULL;
+}
+
+static kolo_status_t find_handle(const kolo_queue_t *queue, int64_t handle, kolo_entry_t **entry)
+{
+    *entry = entry_of(queue, handle);
+    if (*entry) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                      "engine: handle %lld is none, or was waited for already; each is waited for once",
                      (long long)handle);
@@ -312,6 +318,15 @@ kolo_entry_t *kolo_tensors_drain(kolo_tensors_t *lane)
 }
 
 /* ---- waiting ---- */
+
+int kolo_queue_set_of(kolo_queue_t *queue, int64_t handle)
+{
+    pthread_mutex_lock(&queue->lock);
+    const kolo_entry_t *entry = entry_of(queue, handle);
+    int set = entry ? entry->lane->set : -1;
+    pthread_mutex_unlock(&queue->lock);
+    return set;
+}
 
 kolo_status_t kolo_queue_poll(kolo_queue_t *queue, int64_t handle, int *complete)
 {

@@ -123,6 +123,8 @@ kolo_entry_t *kolo_tensors_drain(kolo_tensors_t *lane);
 /* Later pushes into any lane fail with this. */
 void kolo_queue_close(kolo_queue_t *queue, kolo_status_t status, const char *text);
 void kolo_queue_calls(const kolo_queue_t *queue, bool begins);
+/* Returns the process set of the tensor with this handle; -1: there is none. */
+int kolo_queue_set_of(kolo_queue_t *queue, int64_t handle);
 kolo_status_t kolo_queue_poll(kolo_queue_t *queue, int64_t handle, int *complete);
 kolo_status_t kolo_queue_wait(kolo_queue_t *queue, int64_t handle, int timeout_ms, kolo_completion_t *completion);
 

@@ -2,10 +2,12 @@
  *
  * The public submissions: each checks what this rank alone can see, makes entries and hands them to the queue.
  */
+#include "comm/comm.h"
 #include "comm/params.h"
 #include "engine/batch/device.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -386,11 +388,27 @@ kolo_status_t kolo_engine_poll(kolo_tensor_engine_t engine, int64_t handle, int 
     return kolo_queue_poll(&engine->queue, handle, complete);
 }
 
+/* Adds to a time-out which ranks are missing, as the set's coordinator knows it. */
+static void name_missing(struct kolo_tensor_engine *e, int set)
+{
+    char seen[KOLO_ERROR_TEXT_BYTES], who[KOLO_ERROR_TEXT_BYTES / 2];
+    const kolo_set_t *s = kolo_sets_find(e, set);
+    if (!s || !s->comm || s->size == 1) return;
+    snprintf(seen, sizeof seen, "%s", kolo_error_text());
+    kolo_ask_around_note(s->comm, 0, who, sizeof who);
+    if (!*who) snprintf(who, sizeof who, "which rank is missing is known after a second: kolo-top says it then");
+    kolo_fail(KOLO_ERR_TIMEOUT, "%.900s: %s", seen, who);
+}
+
 kolo_status_t kolo_engine_wait(kolo_tensor_engine_t engine, int64_t handle, int timeout_ms,
                                kolo_completion_t *completion)
 {
     KOLO_TRY(kolo_engine_check(engine, "engine_wait"));
     if (kolo_engine_is_inside(engine))
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "engine_wait: not allowed in a callback of the engine");
-    return kolo_queue_wait(&engine->queue, handle, timeout_ms, completion);
+    kolo_status_t status = kolo_queue_wait(&engine->queue, handle, timeout_ms, completion);
+    if (status != KOLO_ERR_TIMEOUT) return status;
+    int set = kolo_queue_set_of(&engine->queue, handle); /* it may have been complete, and failed by a time limit */
+    if (set >= 0) name_missing(engine, set);
+    return status;
 }

@@ -107,6 +107,7 @@ static kolo_status_t take_list(kolo_job_meeting_t *m, const int *ranks, int coun
             place->rank, count);
     m->nranks = count;
     m->first = ranks[0];
+    m->ranks = ranks;
     m->list = kolo_hash_bytes(KOLO_HASH_INIT, ranks, (size_t)count * sizeof *ranks);
     if (m->list == 0) m->list = 1;
     return count_list(m->list, &m->number);

@@ -68,6 +68,7 @@ typedef struct {
     uint64_t list;    /* of the ranks that meet, a hash; 0: all */
     int first;        /* the rank of the job that makes the id */
     int rank, nranks; /* in the communicator */
+    const int *ranks; /* of the job, by rank of the communicator; NULL: the same. While it meets */
     int timeout_ms;   /* for rank 0's file to come */
     char path[4200];  /* the file through which it goes, "": it goes through none */
     bool shared;      /* in the directory where other jobs are, too */

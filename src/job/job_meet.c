@@ -145,11 +145,25 @@ static bool is_for_one_host(const kolo_job_meeting_t *m)
            kolo_id_is_loopback(text);
 }
 
+/* Writes where kolorun says which ranks have ended; false: another launcher does not. */
+static bool put_ended(const kolo_job_meeting_t *m, char *path, size_t bytes)
+{
+    if (strcmp(m->place.launcher, "kolorun") != 0 || !kolo_job_is_set(kolo_job_values.id_file)) return false;
+    int n = snprintf(path, bytes, "%s.ended", kolo_job_values.id_file);
+    return n > 0 && (size_t)n < bytes;
+}
+
 static kolo_status_t meet_by_file(kolo_job_meeting_t *m)
 {
+    char path[sizeof m->path];
+    const bool told = put_ended(m, path, sizeof path);
     if (m->path[0] == '\0') KOLO_TRY(choose_path(m));
-    if (m->rank > 0) return m->shared ? wait_for_file(m) : kolo_id_load(&m->id, m->path, m->timeout_ms);
+    if (m->rank > 0)
+        return m->shared ? wait_for_file(m)
+                         : kolo_id_await(&m->id, m->path, m->timeout_ms, &(kolo_ended_t){told ? path : NULL, 0, 0},
+                                         m->first);
     KOLO_TRY(is_for_one_host(m) ? kolo_id_create_local(&m->id) : kolo_id_create(&m->id));
+    if (told) kolo_root_watch_ended(&m->id, path, m->ranks, m->nranks);
     return kolo_id_save(&m->id, m->path);
 }
 

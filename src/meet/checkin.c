@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define CHECKIN_MAGIC   0x31636b6bu /* "kkc1" */
-#define CHECKIN_VERSION 3u
+#define CHECKIN_VERSION 4u
 #define REPLY_MAGIC     0x31726b6bu /* "kkr1" */
 
 static bool all_zero(const uint8_t *bytes, size_t length)

@@ -300,6 +300,11 @@ static kolo_status_t try_load(kolo_unique_id_t *id, const char *path, bool *foun
 
 kolo_status_t kolo_id_load(kolo_unique_id_t *id, const char *path, int timeout_ms)
 {
+    return kolo_id_await(id, path, timeout_ms, &(kolo_ended_t){0}, 0);
+}
+
+kolo_status_t kolo_id_await(kolo_unique_id_t *id, const char *path, int timeout_ms, kolo_ended_t *ended, int rank)
+{
     bool found = false;
     if (id == NULL || path == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "id or path is NULL");
     if (*path == '\0') return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "the path of the id file is empty");
@@ -312,6 +317,7 @@ kolo_status_t kolo_id_load(kolo_unique_id_t *id, const char *path, int timeout_m
                              "the id file %s did not appear within %d ms: the rank that writes it (rank 0 of a "
                              "launched job) has not reached that call, or has ended",
                              path, timeout_ms);
+        if (kolo_ended_wait(ended, rank)) return kolo_fail(KOLO_ERR_REMOTE, KOLO_ENDED_WORDS, rank);
         poll(NULL, 0, 10); /* a file system shared between hosts has nothing to wake us */
     }
 }

@@ -40,11 +40,26 @@ int kolo_id_grows_from(const kolo_unique_id_t *id);
 /* Ends the root of `id`, if this process serves it and it is not done: whoever has called it, or calls soon, is
  * told why. */
 void kolo_root_dismiss(const kolo_unique_id_t *id, kolo_status_t status, const char *text);
+/* Which processes of the job have ended, in a file that its launcher keeps (ended.c). */
+typedef struct {
+    const char *path;           /* NULL: there is none */
+    uint64_t look_ns, since_ns; /* zero at first */
+} kolo_ended_t;
+#define KOLO_ENDED_WORDS                                                                                           \
+    "the process of rank %d has ended (with status 0) and had not called kolo_comm_init_rank() or "                \
+    "kolo_job_connect(): does its program come there"
+/* Has it had the rank for some seconds? To be asked often; it rarely looks. */
+bool kolo_ended_wait(kolo_ended_t *ended, int rank);
+/* Has the root of `id`, if this process serves it, fail when a rank that it misses has ended. ranks: of the job, by
+ * rank of the communicator; NULL: the same. */
+void kolo_root_watch_ended(const kolo_unique_id_t *id, const char *path, const int *ranks, int count);
 /* Checks magic, version, address family and ranges; the message names what is wrong. Fuzzed. */
 kolo_status_t kolo_id_check(const kolo_unique_id_t *id);
 /* Saves an id in one step, with mode 0600 (save); waits for the file until timeout_ms (load). */
 kolo_status_t kolo_id_save(const kolo_unique_id_t *id, const char *path);
 kolo_status_t kolo_id_load(kolo_unique_id_t *id, const char *path, int timeout_ms);
+/* Does the same, unless the process of `rank`, which is to save it, has ended. */
+kolo_status_t kolo_id_await(kolo_unique_id_t *id, const char *path, int timeout_ms, kolo_ended_t *ended, int rank);
 /* Stops every root of this process and frees what they hold (library unload, tests). */
 void kolo_root_stop_all(void);
 

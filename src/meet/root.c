@@ -54,6 +54,7 @@ static void root_free(root_t *root)
     kolo_root_free_calls(root);
     kolo_timer_cancel(root->timer);
     kolo_timer_cancel(root->news);
+    kolo_watched_free(root->watched);
     kolo_listener_close(root->listener);
     kolo_auth_wipe(&root->id, sizeof(root->id));
     free(root->entries);
@@ -99,33 +100,50 @@ void kolo_root_finish_if_done(root_t *root)
     if (root_told_all(root) && !waits) root_finish(root);
 }
 
+/* What is to be done with the root of an id. */
 typedef struct {
     const uint8_t *secret;
-    kolo_status_t status;
-    const char *text;
-} dismissal_t;
+    kolo_status_t status; /* of a dismissal; KOLO_OK: this is none */
+    const char *text;     /* of a dismissal, or the path of a file */
+    const int *ranks;
+    int count;
+} errand_t;
 
-/* Frees roots on the progress thread, where alone they are freed. */
-static void dismiss_here(void *arg)
+/* Runs on the progress thread, where alone roots are freed. */
+static void do_here(void *arg)
 {
-    const dismissal_t *d = arg;
+    const errand_t *e = arg;
     pthread_mutex_lock(&roots_lock);
     root_t *root = roots;
-    while (root != NULL && memcmp(root->id.secret.bytes, d->secret, sizeof(root->id.secret.bytes)) != 0)
+    while (root != NULL && memcmp(root->id.secret.bytes, e->secret, sizeof(root->id.secret.bytes)) != 0)
         root = root->next;
     pthread_mutex_unlock(&roots_lock);
-    if (root != NULL) kolo_root_fail(root, d->status, "%s", d->text);
+    if (root == NULL) return;
+    if (e->status != KOLO_OK)
+        kolo_root_fail(root, e->status, "%s", e->text);
+    else if (root->watched == NULL && kolo_watched_new(root, e->text, e->ranks, e->count) != KOLO_OK)
+        kolo_warn("oob", "the root does not hear of ranks that have ended: %s", kolo_error_text());
 }
 
-void kolo_root_dismiss(const kolo_unique_id_t *id, kolo_status_t status, const char *text)
+static void call_root(const kolo_unique_id_t *id, errand_t *errand)
 {
     kolo_id_t known;
     kolo_progress_t *progress;
     if (kolo_id_decode(id, &known) != NULL || kolo_progress_get(&progress) != KOLO_OK) return;
-    dismissal_t d = {known.secret.bytes, status, text};
-    kolo_progress_call(progress, dismiss_here, &d);
+    errand->secret = known.secret.bytes;
+    kolo_progress_call(progress, do_here, errand);
     kolo_progress_put(progress);
     kolo_auth_wipe(&known, sizeof(known));
+}
+
+void kolo_root_dismiss(const kolo_unique_id_t *id, kolo_status_t status, const char *text)
+{
+    call_root(id, &(errand_t){.status = status, .text = text});
+}
+
+void kolo_root_watch_ended(const kolo_unique_id_t *id, const char *path, const int *ranks, int count)
+{
+    call_root(id, &(errand_t){.text = path, .ranks = ranks, .count = count});
 }
 
 void kolo_root_stop_all(void)

@@ -21,6 +21,7 @@ typedef struct {
     kolo_lifeline_t *line; /* while it is neither through nor gone; NULL also if there are too many */
 } entry_t;
 
+typedef struct kolo_watched kolo_watched_t;
 typedef struct root root_t;
 typedef struct call call_t;
 struct call { /* one rank that is to be called back */
@@ -56,6 +57,7 @@ struct root {
     int nactive;
     uint64_t refused;
     char refused_text[160];
+    kolo_watched_t *watched; /* who has ended without a word; NULL: nobody tells */
 };
 
 /* ---- root.c ---- */
@@ -79,6 +81,13 @@ void kolo_root_tell_failure(root_t *root, int rank, const kolo_address_t *addres
 /* Tells the rank the address of the next one, if both are known. */
 void kolo_root_tell_next(root_t *root, int rank);
 void kolo_root_free_calls(root_t *root); /* cancels them */
+
+/* ---- ended.c ---- */
+
+/* Has the root look into the file now and then. ranks: of the job, by rank of the root; NULL: the same. On the
+ * progress thread, like the end of it. */
+kolo_status_t kolo_watched_new(root_t *root, const char *path, const int *ranks, int count);
+void kolo_watched_free(kolo_watched_t *watched); /* NULL is fine */
 
 /* ---- root_words.c ---- */
 

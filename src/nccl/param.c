@@ -45,77 +45,24 @@ static ncclResult_t number(ncclParamHandle_t handle, const void *out, long long 
     return ncclSuccess;
 }
 
-ncclResult_t ncclParamGetI8(ncclParamHandle_t handle, int8_t *value)
-{
-    long long v = 0;
-    ncclResult_t r = number(handle, value, INT8_MIN, INT8_MAX, &v);
-    if (r == ncclSuccess) *value = (int8_t)v;
-    return r;
-}
-KOLO_NCCL_TWIN(ncclParamGetI8, pncclParamGetI8);
-
-ncclResult_t ncclParamGetI16(ncclParamHandle_t handle, int16_t *value)
-{
-    long long v = 0;
-    ncclResult_t r = number(handle, value, INT16_MIN, INT16_MAX, &v);
-    if (r == ncclSuccess) *value = (int16_t)v;
-    return r;
-}
-KOLO_NCCL_TWIN(ncclParamGetI16, pncclParamGetI16);
-
-ncclResult_t ncclParamGetI32(ncclParamHandle_t handle, int32_t *value)
-{
-    long long v = 0;
-    ncclResult_t r = number(handle, value, INT32_MIN, INT32_MAX, &v);
-    if (r == ncclSuccess) *value = (int32_t)v;
-    return r;
-}
-KOLO_NCCL_TWIN(ncclParamGetI32, pncclParamGetI32);
-
-ncclResult_t ncclParamGetI64(ncclParamHandle_t handle, int64_t *value)
-{
-    long long v = 0;
-    ncclResult_t r = number(handle, value, INT64_MIN, INT64_MAX, &v);
-    if (r == ncclSuccess) *value = (int64_t)v;
-    return r;
-}
-KOLO_NCCL_TWIN(ncclParamGetI64, pncclParamGetI64);
-
-ncclResult_t ncclParamGetU8(ncclParamHandle_t handle, uint8_t *value)
-{
-    long long v = 0;
-    ncclResult_t r = number(handle, value, 0, UINT8_MAX, &v);
-    if (r == ncclSuccess) *value = (uint8_t)v;
-    return r;
-}
-KOLO_NCCL_TWIN(ncclParamGetU8, pncclParamGetU8);
-
-ncclResult_t ncclParamGetU16(ncclParamHandle_t handle, uint16_t *value)
-{
-    long long v = 0;
-    ncclResult_t r = number(handle, value, 0, UINT16_MAX, &v);
-    if (r == ncclSuccess) *value = (uint16_t)v;
-    return r;
-}
-KOLO_NCCL_TWIN(ncclParamGetU16, pncclParamGetU16);
-
-ncclResult_t ncclParamGetU32(ncclParamHandle_t handle, uint32_t *value)
-{
-    long long v = 0;
-    ncclResult_t r = number(handle, value, 0, UINT32_MAX, &v);
-    if (r == ncclSuccess) *value = (uint32_t)v;
-    return r;
-}
-KOLO_NCCL_TWIN(ncclParamGetU32, pncclParamGetU32);
-
-ncclResult_t ncclParamGetU64(ncclParamHandle_t handle, uint64_t *value)
-{
-    long long v = 0;
-    ncclResult_t r = number(handle, value, 0, UINT64_MAX, &v);
-    if (r == ncclSuccess) *value = (uint64_t)v;
-    return r;
-}
-KOLO_NCCL_TWIN(ncclParamGetU64, pncclParamGetU64);
+/* A getter of each type of number. */
+#define GETTER(name, type, min, max)                                                                               \
+    ncclResult_t name(ncclParamHandle_t handle, type *value)                                                       \
+    {                                                                                                              \
+        long long v = 0;                                                                                           \
+        ncclResult_t r = number(handle, value, min, max, &v);                                                      \
+        if (r == ncclSuccess) *value = (type)v;                                                                    \
+        return r;                                                                                                  \
+    }                                                                                                              \
+    KOLO_NCCL_TWIN(name, p##name)
+GETTER(ncclParamGetI8, int8_t, INT8_MIN, INT8_MAX);
+GETTER(ncclParamGetI16, int16_t, INT16_MIN, INT16_MAX);
+GETTER(ncclParamGetI32, int32_t, INT32_MIN, INT32_MAX);
+GETTER(ncclParamGetI64, int64_t, INT64_MIN, INT64_MAX);
+GETTER(ncclParamGetU8, uint8_t, 0, UINT8_MAX);
+GETTER(ncclParamGetU16, uint16_t, 0, UINT16_MAX);
+GETTER(ncclParamGetU32, uint32_t, 0, UINT32_MAX);
+GETTER(ncclParamGetU64, uint64_t, 0, UINT64_MAX);
 
 ncclResult_t ncclParamGetStr(ncclParamHandle_t handle, const char **value)
 {

@@ -51,7 +51,6 @@ kolo_status_t kolo_onesided_open(kolo_onesided_domain_t *domain, const kolo_ones
 /* Closes and frees the end. Queued writes are lost. Memory from kolo_onesided_alloc() stays until it is freed. NULL
  * is fine. */
 void kolo_onesided_close(kolo_onesided_t *end);
-bool kolo_onesided_is_open(const kolo_onesided_t *end); /* KOLO_ONESIDED_OPENED has been seen */
 kolo_onesided_kind_t kolo_onesided_kind(const kolo_onesided_t *end);
 /* Returns the bytes that this end holds, including memory allocated from it. */
 size_t kolo_onesided_memory(const kolo_onesided_t *end);

@@ -114,11 +114,6 @@ kolo_distance_t kolo_topo_distance(const kolo_topo_t *topo, int a, int b)
     return kolo_topo_place_distance(&pa, &pb);
 }
 
-int kolo_topo_find_core(const kolo_topo_t *topo, int os_index)
-{
-    return os_index >= 0 && os_index < topo->ncpus ? topo->core_of_cpu[os_index] : -1;
-}
-
 int kolo_topo_find(const kolo_topo_t *topo, kolo_topo_kind_t kind, int index)
 {
     for (int i = 0; i < topo->count; i++)

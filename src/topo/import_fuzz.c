@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         if (kolo_topo_distance(&topo, i, topo.count - 1) > KOLO_DISTANCE_SOCKET) abort();
     }
     for (int cpu = 0; cpu < topo.ncpus; cpu++)
-        if (kolo_topo_find_core(&topo, cpu) >= topo.count) abort();
+        if (topo.core_of_cpu[cpu] >= topo.count) abort();
     kolo_topo_print(&topo, sink);
     kolo_topo_fini(&topo);
     return 0;

@@ -71,10 +71,8 @@ static void eight_gpu_machine_is_understood(void **state)
     assert_int_equal(numa->socket, 1);
     assert_int_equal(topo.nodes[numa->parent].kind, KOLO_TOPO_SOCKET);
     /* hyperthreads: CPUs 3 and 19 are one core, 8 is on the second socket */
-    assert_int_equal(kolo_topo_find_core(&topo, 3), kolo_topo_find_core(&topo, 19));
-    assert_int_equal(topo.nodes[kolo_topo_find_core(&topo, 8)].socket, 1);
-    assert_int_equal(kolo_topo_find_core(&topo, 32), -1);
-    assert_int_equal(kolo_topo_find_core(&topo, -1), -1);
+    assert_int_equal(topo.core_of_cpu[3], topo.core_of_cpu[19]);
+    assert_int_equal(topo.nodes[topo.core_of_cpu[8]].socket, 1);
     kolo_topo_fini(&topo);
     kolo_topo_fini(&topo);
 }
@@ -298,7 +296,7 @@ static void this_machine_can_be_loaded_and_dumped(void **state)
     assert_int_equal(topo.nodes[0].kind, KOLO_TOPO_MACHINE);
 #ifdef KOLO_HAVE_HWLOC
     assert_non_null(strstr(topo.source, "hwloc"));
-    assert_true(kolo_topo_find_core(&topo, sched_getcpu()) > 0);
+    assert_true(topo.core_of_cpu[sched_getcpu()] > 0);
 #else
     assert_non_null(strstr(topo.source, "flat"));
     assert_int_equal(kolo_topo_export("/tmp/kolo-never-written.xml"), KOLO_ERR_UNSUPPORTED);
@@ -367,7 +365,7 @@ static void hwloc_accepts_the_samples_and_agrees(void **state)
         for (hwloc_obj_t pu = NULL; (pu = hwloc_get_next_obj_by_type(hw, HWLOC_OBJ_PU, pu));) {
             hwloc_obj_t core = hwloc_get_ancestor_obj_by_type(hw, HWLOC_OBJ_CORE, pu);
             hwloc_obj_t package = hwloc_get_ancestor_obj_by_type(hw, HWLOC_OBJ_PACKAGE, pu);
-            const kolo_topo_node_t *node = &topo.nodes[kolo_topo_find_core(&topo, (int)pu->os_index)];
+            const kolo_topo_node_t *node = &topo.nodes[topo.core_of_cpu[pu->os_index]];
             assert_int_equal(node->index, core->logical_index);
             assert_int_equal(node->socket, package->logical_index);
         }

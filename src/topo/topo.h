@@ -98,8 +98,6 @@ void kolo_topo_add_link(kolo_topo_t *topo, int a, int b);
 int kolo_topo_nvlinks(const kolo_topo_t *topo, int a, int b);
 /* Returns the GPU or NIC at a bus id, whatever way its domain is written; -1: none. */
 int kolo_topo_find_bus(const kolo_topo_t *topo, const char *bus_id);
-/* Returns the core's node of a CPU (by OS index), or -1. */
-int kolo_topo_find_core(const kolo_topo_t *topo, int os_index);
 /* Returns the node with this kind and index, or -1. */
 int kolo_topo_find(const kolo_topo_t *topo, kolo_topo_kind_t kind, int index);
 

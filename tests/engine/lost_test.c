@@ -113,6 +113,44 @@ static void outstanding_tensors_hear_of_a_death(void **state)
     kill_victim(&job, lose_while_asleep, 50);
 }
 
+/* ---- while the engines agree: the operation is theirs, and the program has called none ---- */
+
+static void lose_in_an_agreement(proc_t *p)
+{
+    kolo_tensor_engine_t e;
+    float x = 0;
+    if (!EXPECT_OK(kolo_engine_init(&e, p->r.comm, NULL))) return;
+    EXPECT_OK(reduce(e, "common", &x, 1));
+    proc_meet(p, 0);
+    if (p->r.rank == VICTIM) raise(SIGSTOP);
+    proc_meet(p, 3); /* it has stopped */
+    EXPECT_ERROR(KOLO_ERR_REMOTE, reduce(e, "common", &x, 1), "tensor common was outstanding", "rank 2 (host ");
+    const char *text = kolo_get_last_error(NULL);
+    if (!EXPECT(!strstr(text, "all_reduce number"))) fprintf(stderr, "    %s\n", text);
+    if (strstr(text, "was under way")) EXPECT(strstr(text, "the engine's agreement on tensors was under way"));
+    EXPECT_ERROR(KOLO_ERR_REMOTE, kolo_engine_shutdown(e), "rank 2");
+    proc_meet(p, 1);
+    begin_again(p, RANKS - 1);
+}
+
+static void an_agreement_is_called_what_it_is(void **state)
+{
+    job_t job;
+    int how;
+    (void)state;
+    job_start(&job, RANKS, NULL, lose_in_an_agreement, NULL);
+    job_await(&job, 0, RANKS);
+    assert_int_equal(waitpid(job.pids[VICTIM], &how, WUNTRACED), job.pids[VICTIM]);
+    assert_true(WIFSTOPPED(how));
+    atomic_fetch_add(&job.shared->arrived[3], 1);
+    nap_ms(300); /* most of the others are in it by then; who is not has other words, which are right as well */
+    kill(job.pids[VICTIM], SIGKILL);
+    atomic_fetch_add(&job.shared->arrived[1], 1);
+    atomic_fetch_add(&job.shared->arrived[2], 1);
+    assert_int_equal(job_finish(&job, VICTIM), 0);
+    waitpid(job.pids[VICTIM], NULL, 0);
+}
+
 /* ---- in the middle of work ---- */
 
 static void lose_at_work(proc_t *p)
@@ -252,6 +290,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(outstanding_tensors_hear_of_a_death),
+        cmocka_unit_test(an_agreement_is_called_what_it_is),
         cmocka_unit_test(work_ends_when_a_rank_is_killed),
         cmocka_unit_test(sets_end_with_the_name_of_who_was_killed),
         cmocka_unit_test(idle_engines_use_no_core),

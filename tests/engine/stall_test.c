@@ -84,6 +84,30 @@ static void finish(erank_t *r, int64_t handle, const float *x, float sum)
     if (EXPECT_OK(kolo_engine_wait(r->engine, handle, WAIT_MS, NULL))) EXPECT(*x == sum);
 }
 
+/* ---- a wait that ends ---- */
+
+/* On the coordinator, and on a rank that has to ask it. */
+static void a_wait_with_a_limit(erank_t *r)
+{
+    float x = 1;
+    int64_t handle;
+    if (r->rank != 1) {
+        submit(r, "alone", &x, &handle);
+        EXPECT_ERROR(KOLO_ERR_TIMEOUT, kolo_engine_wait(r->engine, handle, 10, NULL), "tensor alone", "kolo-top");
+        EXPECT_ERROR(KOLO_ERR_TIMEOUT, kolo_engine_wait(r->engine, handle, 2500, NULL), "for tensor alone",
+                     "rank 1 has not submitted tensor alone, for which 2 ranks have waited");
+    }
+    meet();
+    if (r->rank == 1) submit(r, "alone", &x, &handle);
+    finish(r, handle, &x, 3);
+}
+
+static void a_time_out_names_the_missing_rank(void **state)
+{
+    (void)state;
+    assert_int_equal(run(3, 0, 0, a_wait_with_a_limit), 0);
+}
+
 /* ---- warnings ---- */
 
 static void one_rank_lacks(erank_t *r)
@@ -359,6 +383,7 @@ static void the_limit_also_ends_waits_for_a_thread_that_hangs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_time_out_names_the_missing_rank),
         cmocka_unit_test(who_lacks_a_tensor_is_named),
         cmocka_unit_test(cached_tensors_are_told_too),
         cmocka_unit_test(groups_and_barriers_are_told),

@@ -15,7 +15,7 @@ CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("KOLO_")}
 CALLS = (("cuInit", 1), ("cuDeviceGetCount", 1), ("cuDeviceGet", 1), ("cuDevicePrimaryCtxRetain", 1), ("cuCtxSetCurrent", 1),
          ("cuMemAlloc_v2", 1), ("cuMemAlloc_v2", 2), ("cuMemcpyAsync", 1), ("cuMemcpyAsync", 3), ("cuStreamCreate", 1),
          ("cuStreamSynchronize", 1), ("cuStreamSynchronize", 4), ("cuEventCreate", 1), ("cuEventCreate", 2), ("cuEventRecord", 1),
-         ("cuEventRecord", 2), ("cuEventElapsedTime_v2", 1), ("cuLaunchKernel", 1))
+         ("cuEventRecord", 2), ("cuEventElapsedTime_v2", 1), ("cuLaunchKernelEx", 1))
 
 
 def name(call):

@@ -29,6 +29,7 @@ void perf_print_head(const perf_job_t *job, perf_coll_t coll)
            "algorithm");
     printf("# %12s %12s %10s %6s %5s %10s %8s %8s %7s  %-5s %9s %9s %9s %7s\n", "(B)", "(elements)", "", "", "",
            "(us)", "(GB/s)", "(GB/s)", "", "", "(us)", "(us)", "(us)", "");
+    fflush(stdout); /* the first row may take minutes */
 }
 
 void perf_print_row(const perf_job_t *job, const perf_row_t *row)

@@ -16,6 +16,20 @@
 #define LOOK_BACK 128 /* operations, of which a device may be in an older one */
 #define WAIT_MS   200 /* for answers; an progress thread that is not stopped takes none of it */
 
+/* Takes whole parts of a sentence on who is missing. */
+static void take_note(const kolo_record_t *record, char *text, size_t bytes)
+{
+    kolo_record_note_t note;
+    kolo_record_note_read(record, &note);
+    size_t length = note.since_ns && note.blames ? strlen(note.text) : 0;
+    if (length >= bytes) {
+        length = bytes - 1;
+        while (length > 0 && note.text[length] != ';' && note.text[length] != ',') length--;
+    }
+    for (size_t i = 0; i < length; i++) text[i] = note.text[i] < 0x20 || note.text[i] > 0x7e ? '?' : note.text[i];
+    text[length] = '\0';
+}
+
 /* Answers on the progress thread; the record outlives this, see kolo_record_close(). */
 static void answer(void *arg, kolo_finding_t *mine)
 {
@@ -27,6 +41,7 @@ static void answer(void *arg, kolo_finding_t *mine)
     kolo_record_callback_t callback = kolo_record_callback_read(body->track.record.at);
     mine->callback = callback.which;
     mine->callback_ns = callback.since_ns ? kolo_now_ns() - callback.since_ns : 0; /* the coarse clock is behind */
+    take_note(body->track.record.at, mine->note, sizeof mine->note);
     size_t n = kolo_record_ops(body->track.record.at, ops, body->gpu.device < 0 ? KOLO_SURVEY_OPS : LOOK_BACK);
     kolo_verdict_take(&last, ops, n, kolo_now_ns());
     uint32_t from = last.nops > KOLO_SURVEY_OPS ? last.nops - KOLO_SURVEY_OPS : 0;
@@ -150,4 +165,21 @@ void kolo_ask_around_time_out(kolo_body_t *body)
 void kolo_ask_around_stalled(kolo_body_t *body, char *buf, size_t bytes)
 {
     ask_around(body, false, buf, bytes);
+}
+
+void kolo_ask_around_note(kolo_comm_t comm, int rank, char *text, size_t bytes)
+{
+    kolo_finding_t *f = calloc(1, sizeof *f);
+    *text = '\0';
+    kolo_body_t *body = f ? kolo_handle_visit(comm, "engine_wait") : NULL;
+    if (body && body->oob && body->track.record.at) {
+        f->rank = rank;
+        if (rank == body->rank)
+            take_note(body->track.record.at, f->note, sizeof f->note);
+        else
+            kolo_diag_survey(body->oob, f, 1, WAIT_MS);
+        snprintf(text, bytes, "%s", f->note);
+    }
+    if (body) kolo_handle_leave(comm);
+    free(f);
 }

@@ -21,13 +21,6 @@ static _Thread_local struct {
     size_t n, room;
 } life;
 
-static void clear(void)
-{
-    free(life.list);
-    life.list = NULL;
-    life.n = life.room = 0;
-}
-
 bool kolo_group_has_life(void)
 {
     return life.n > 0;
@@ -35,7 +28,9 @@ bool kolo_group_has_life(void)
 
 void kolo_group_drop_life(void)
 {
-    clear();
+    free(life.list);
+    life.list = NULL;
+    life.n = life.room = 0;
 }
 
 kolo_status_t kolo_group_add_life(kolo_comm_t comm, kolo_group_life_t what,
@@ -117,7 +112,7 @@ kolo_status_t kolo_group_end_life(void)
             snprintf(text, sizeof text, "%s", kolo_error_text());
         }
     }
-    clear();
+    kolo_group_drop_life();
     if (first != KOLO_OK) return kolo_fail(first, "%s", text);
     return pending ? KOLO_IN_PROGRESS : KOLO_OK;
 }

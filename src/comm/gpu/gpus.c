@@ -5,6 +5,7 @@
  * the same executor for the same reason.
  */
 #include "base/log.h"
+#include "base/text/plain.h"
 #include "comm/comm.h"
 #include "gpu/cuda/cuda.h"
 #include "gpu/gpu.h"
@@ -305,6 +306,8 @@ kolo_status_t kolo_device_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
         fill_card(body, device, &cards[body->rank]);
         status = kolo_oob_all_gather(body->oob, cards, sizeof *cards);
     }
+    for (int r = 0; r < body->nranks && status == KOLO_OK; r++) /* text of other processes */
+        kolo_plain_copy(cards[r].bus_id, sizeof cards[r].bus_id, cards[r].bus_id, sizeof cards[r].bus_id);
     if (status == KOLO_OK) status = check_shared(body, cards);
     if (status == KOLO_OK) status = check_profiles(body, cards);
     if (status == KOLO_OK) {

@@ -7,6 +7,8 @@
  */
 #include "comm/life/life.h"
 
+#include "base/text/plain.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +66,8 @@ static kolo_status_t tell_parameters_apart(kolo_body_t *body)
     print_set(all[body->rank], SET_BYTES);
     kolo_status_t status = kolo_oob_all_gather(body->oob, all, SET_BYTES);
     int other = 1;
-    for (int r = 0; r < body->nranks && status == KOLO_OK; r++) all[r][SET_BYTES - 1] = '\0';
+    for (int r = 0; r < body->nranks && status == KOLO_OK; r++)
+        kolo_plain_copy(all[r], SET_BYTES, all[r], SET_BYTES);
     while (status == KOLO_OK && other < body->nranks && strcmp(all[other], all[0]) == 0) other++;
     if (status == KOLO_OK && other < body->nranks)
         kolo_fail(KOLO_ERR_MISMATCH,

@@ -6,6 +6,7 @@
  */
 #include "base/clock.h"
 #include "base/process.h"
+#include "base/text/plain.h"
 #include "comm/window/window.h"
 #include "share/fdpass.h"
 #include "wire/mapped.h"
@@ -177,11 +178,10 @@ static kolo_status_t agree(kolo_body_t *body, kolo_status_t status, bool *agreed
     *agreed = gathered == KOLO_OK;
     for (size_t r = 0; r < n && gathered == KOLO_OK; r++) {
         if (all[r].status == KOLO_OK) continue;
-        all[r].why[sizeof all[r].why - 1] = '\0';
-        for (char *c = all[r].why; *c; c++)
-            if ((unsigned char)*c < ' ') *c = ' ';
-        gathered = all[r].status <= KOLO_ERR_REVOKED ? (kolo_status_t)all[r].status : KOLO_ERR_PROTOCOL;
-        (void)kolo_fail(gathered, "rank %zu: %s", r, all[r].why);
+        bool known = all[r].status > KOLO_IN_PROGRESS && all[r].status <= KOLO_ERR_REVOKED;
+        gathered = known ? (kolo_status_t)all[r].status : KOLO_ERR_PROTOCOL;
+        (void)kolo_fail(gathered, "rank %zu: %s", r,
+                        kolo_plain_copy(all[r].why, sizeof all[r].why, all[r].why, sizeof all[r].why));
     }
     free(all);
     return gathered;

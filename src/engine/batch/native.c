@@ -3,6 +3,7 @@
  * See native.h.
  */
 #include "engine/batch/native.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "engine/backends/backend.h"
 #include "engine/timeline/timeline.h"
@@ -66,6 +67,7 @@ kolo_status_t kolo_native_renew(kolo_set_t *s)
     if (!gpu) return KOLO_OK;
     (void)kolo_comm_revoke(gpu); /* the news may not have come yet */
     KOLO_TRY(kolo_native_settle(s));
+    KOLO_FAIL_POINT("engine.native.renew");
     kolo_set_leave_gpu(s, true);
     s->gpu_asked = false;
     kolo_info("engine", "the communicator of GPUs is made anew: an operation failed");

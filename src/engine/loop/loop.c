@@ -104,7 +104,9 @@ static kolo_status_t run_cycle(kolo_set_t *s, kolo_outcome_t *outcome)
     kolo_responses_init(&fresh);
     take_fresh(s);
     uint64_t began = kolo_now_ns();
+    const char *before = kolo_call_set_purpose("the engine's agreement on tensors");
     kolo_status_t status = kolo_controller_negotiate(s, &fresh, outcome);
+    kolo_call_set_purpose(before);
     KOLO_TALLY(s->engine->tally.negotiate_ns, kolo_now_ns() - began);
     KOLO_TALLY(s->engine->tally.cycles, 1);
     s->cycle++;

@@ -61,11 +61,6 @@ void kolo_onesided_close(kolo_onesided_t *end)
     free(end);
 }
 
-bool kolo_onesided_is_open(const kolo_onesided_t *end)
-{
-    return end->told;
-}
-
 kolo_onesided_kind_t kolo_onesided_kind(const kolo_onesided_t *end)
 {
     return end->ops ? end->ops->kind : KOLO_ONESIDED_KINDS;

@@ -8,7 +8,31 @@
 #include "rendezvous/remote/test_tasks.h"
 
 #define ROUNDS 20
-#define HELD   "rendezvous.answer.handed:1:delay:150"
+
+static const char *place;  /* where a fail point holds a thread, */
+static _Atomic bool there; /* ... and whether it is there */
+
+static void note(const char *name, kolo_fault_t fault)
+{
+    if (fault == KOLO_FAULT_DELAY && strcmp(name, place) == 0) atomic_store(&there, true);
+}
+
+/* The next thread that passes stays for that long. */
+static void hold(const char *name, int ms)
+{
+    char rule[80];
+    place = name;
+    atomic_store(&there, false);
+    snprintf(rule, sizeof rule, "%s:1:delay:%d", name, ms);
+    kolo_fail_point_hook = note;
+    assert_int_equal(kolo_fail_points_arm(rule), KOLO_OK);
+}
+
+static void let_go(void)
+{
+    assert_int_equal(kolo_fail_points_arm(NULL), KOLO_OK);
+    kolo_fail_point_hook = NULL;
+}
 
 typedef struct {
     kolo_rendezvous_t step;
@@ -25,7 +49,8 @@ static void *send_late(void *arg)
     return NULL;
 }
 
-static void stop_while_it_sends(fixture_t *f, useconds_t wait_us)
+/* wait_us: after the thread has begun; -1: until it is held. */
+static void stop_while_it_sends(fixture_t *f, int wait_us)
 {
     heard_t heard = {0};
     pthread_t thread;
@@ -34,8 +59,8 @@ static void stop_while_it_sends(fixture_t *f, useconds_t wait_us)
     send_value(f->at_ps, make_key(f->worker, PS, WORKER, "x"), 1, 1);
     receive_value(f->at_worker, make_key(f->worker, PS, WORKER, "x"), 1, 1); /* the request has arrived */
     assert_int_equal(pthread_create(&thread, NULL, send_late, &s), 0);
-    while (!atomic_load(&s.sends)) sched_yield();
-    usleep(wait_us);
+    while (!atomic_load(wait_us < 0 ? &there : &s.sends)) sched_yield();
+    if (wait_us > 0) usleep((useconds_t)wait_us); /* any moment will do */
     assert_int_equal(kolo_server_destroy(f->ps), KOLO_OK);
     pthread_join(thread, NULL);
     wait_calls(&heard, 1);
@@ -50,9 +75,9 @@ static void stop_while_it_sends(fixture_t *f, useconds_t wait_us)
 
 static void a_value_that_is_handed_over_is_awaited(void **state)
 {
-    assert_int_equal(kolo_fail_points_arm(HELD), KOLO_OK);
-    stop_while_it_sends(*state, 50000);
-    assert_int_equal(kolo_fail_points_arm(NULL), KOLO_OK);
+    hold("rendezvous.answer.handed", 150);
+    stop_while_it_sends(*state, -1);
+    let_go();
 }
 
 static void a_send_notes_what_it_did_in_a_record_that_is_there(void **state)
@@ -60,13 +85,12 @@ static void a_send_notes_what_it_did_in_a_record_that_is_there(void **state)
     fixture_t *f = *state;
     pthread_t thread;
     sender_t s = {.step = f->at_ps, .key = make_key(f->worker, PS, WORKER, "late")};
-    assert_int_equal(kolo_fail_points_arm("rendezvous.send.met:1:delay:300"), KOLO_OK);
+    hold("rendezvous.send.met", 300);
     assert_int_equal(pthread_create(&thread, NULL, send_late, &s), 0);
-    while (!atomic_load(&s.sends)) sched_yield();
-    usleep(50000);
+    while (!atomic_load(&there)) sched_yield();
     assert_int_equal(kolo_server_destroy(f->ps), KOLO_OK);
     pthread_join(thread, NULL);
-    assert_int_equal(kolo_fail_points_arm(NULL), KOLO_OK);
+    let_go();
     kolo_rendezvous_close(f->at_ps);
     f->ps = start_server(PS);
     f->at_ps = open_step(f->ps, 1);
@@ -86,14 +110,13 @@ static void a_receive_that_is_handed_over_is_awaited(void **state)
     fixture_t *f = *state;
     pthread_t thread;
     sender_t s = {.step = f->at_worker, .key = make_key(f->worker, PS, WORKER, "late")};
-    assert_int_equal(kolo_fail_points_arm("rendezvous.receive.listed:1:delay:300"), KOLO_OK);
+    hold("rendezvous.receive.listed", 300);
     assert_int_equal(pthread_create(&thread, NULL, receive_late, &s), 0);
-    while (!atomic_load(&s.sends)) sched_yield();
-    usleep(50000);
+    while (!atomic_load(&there)) sched_yield();
     assert_int_equal(kolo_server_destroy(f->worker), KOLO_OK);
     f->worker = make_server(WORKER, secret); /* another object where the first was, or not */
     pthread_join(thread, NULL);
-    assert_int_equal(kolo_fail_points_arm(NULL), KOLO_OK);
+    let_go();
     kolo_rendezvous_close(f->at_worker);
     assert_int_equal(kolo_server_start(f->worker), KOLO_OK);
     f->at_worker = open_step(f->worker, 1);
@@ -101,7 +124,7 @@ static void a_receive_that_is_handed_over_is_awaited(void **state)
 
 static void stops_meet_sends_at_any_moment(void **state)
 {
-    for (useconds_t i = 0; i < ROUNDS; i++) stop_while_it_sends(*state, i % 5 * 20);
+    for (int i = 0; i < ROUNDS; i++) stop_while_it_sends(*state, i % 5 * 20);
 }
 
 static int run(const char *name)

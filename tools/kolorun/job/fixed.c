@@ -8,12 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#define TELL_S   0.2 /* after ranks have ended, for others to end as well */
 #define SETTLE_S 0.5 /* after a failure on one of several hosts, for word of its cause to come from another */
 
 typedef struct {
     job_t job;
     process_t *failed; /* whose failure was seen and not yet told */
     double judge_at;   /* when it is told; 0: at once */
+    double tell_at;    /* when the others are told who has ended well; 0: they know */
     char also[60];     /* another that was seen with it and ended in another way */
 } fixed_t;
 
@@ -23,6 +25,11 @@ static const char *and_the_rest(int running, char text[48])
     text[0] = '\0';
     if (running > 0) snprintf(text, 48, "; ending the other %d", running);
     return text;
+}
+
+static bool has_ended_well(const process_t *p)
+{
+    return p->ended && p->pid != 0 && p->sig == 0 && p->status == 0;
 }
 
 static void report(job_t *job, const process_t *p)
@@ -37,10 +44,30 @@ static void report(job_t *job, const process_t *p)
                 and_the_rest(job->running, rest));
 }
 
+/* Lists the ranks that have ended well, for those that wait for them to connect (src/meet/ended.c). */
+static void tell_ended(job_t *job)
+{
+    char text[KOLORUN_FILE_MAX - KOLORUN_FILE_NAME_MAX];
+    size_t at = 0;
+    for (int i = 0, to; i < job->nprocesses && at < sizeof text - 32; i = to + 1) {
+        to = i;
+        if (!has_ended_well(job->processes[i])) continue;
+        while (to + 1 < job->nprocesses && has_ended_well(job->processes[to + 1])) to++;
+        at +=
+            (size_t)snprintf(text + at, sizeof text - at, "%d-%d\n", job->processes[i]->id, job->processes[to]->id);
+    }
+    for (int i = 0; i < job->nhosts; i++)
+        if (!job->hosts[i]->lost) kolorun_host_put_file(job->hosts[i]->agent, "id.ended", text, at);
+}
+
 static void turn(job_t *job)
 {
     fixed_t *f = (fixed_t *)job;
     const process_t *p = f->failed;
+    if (f->tell_at != 0 && kolorun_now() >= f->tell_at && !job->ending) {
+        f->tell_at = 0;
+        tell_ended(job);
+    }
     if (p == NULL || job->ending) return;
     if (job->nhosts > 1 && job->running > 0 && p->sig == 0 && p->pid != 0) {
         if (f->judge_at == 0) f->judge_at = kolorun_now() + SETTLE_S;
@@ -52,7 +79,9 @@ static void turn(job_t *job)
 
 static double next_s(const job_t *job)
 {
-    return job->ending ? 0 : ((const fixed_t *)job)->judge_at;
+    const fixed_t *f = (const fixed_t *)job;
+    if (job->ending) return 0;
+    return f->tell_at != 0 && (f->judge_at == 0 || f->tell_at < f->judge_at) ? f->tell_at : f->judge_at;
 }
 
 /* Of several failures seen at once the one by signal is the cause: the others are more likely to be ranks that
@@ -60,7 +89,10 @@ static double next_s(const job_t *job)
 static void ended(job_t *job, process_t *p)
 {
     fixed_t *f = (fixed_t *)job;
-    if (p->status == 0) return;
+    if (p->status == 0) {
+        if (job->running > 0 && f->tell_at == 0) f->tell_at = kolorun_now() + TELL_S;
+        return;
+    }
     if (f->failed == NULL || (p->sig != 0 && f->failed->sig == 0)) {
         f->failed = p;
         f->also[0] = '\0';
