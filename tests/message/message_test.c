@@ -238,6 +238,39 @@ static void it_is_not_complete_while_it_connects(void **state)
     assert_int_equal(run_ranks(2, exchange_in_the_background, NULL), 0);
 }
 
+/* The copy ends while an exchange of rank 0 connects in the background: by rank 1, or by rank 0 itself. */
+static void lose_it_in_the_background(rank_t *r)
+{
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    for (int own = 0; own < 2; own++) {
+        kolo_comm_t copy = NULL;
+        kolo_pending_t send = NULL, receive = NULL;
+        int32_t out = 5, in = 0;
+        EXPECT_OK(settled(r->comm, kolo_comm_dup(r->comm, &copy, &config)));
+        EXPECT_OK(settled(copy, KOLO_IN_PROGRESS));
+        if (r->rank == 0) {
+            EXPECT_OK(kolo_isend(&out, 1, KOLO_INT32, 1, copy, &send));
+            EXPECT_OK(kolo_irecv(&in, 1, KOLO_INT32, 1, copy, &receive));
+            EXPECT(kolo_barrier(copy, NULL) == KOLO_IN_PROGRESS);
+        }
+        meet();
+        if (r->rank == 1 || own) EXPECT_OK(kolo_comm_abort(copy));
+        if (r->rank == 1) continue;
+        EXPECT_ERROR(own ? KOLO_ERR_ABORTED : KOLO_ERR_REMOTE, kolo_pending_wait(receive),
+                     own ? "ended before anybody waited" : "rank 1");
+        EXPECT_ERROR(own ? KOLO_ERR_ABORTED : KOLO_ERR_REMOTE, kolo_pending_wait(send),
+                     own ? "ended before anybody waited" : "rank 1");
+        if (!own) EXPECT_OK(kolo_comm_destroy(copy));
+    }
+}
+
+static void a_loss_ends_it_while_it_connects(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, lose_it_in_the_background, NULL), 0);
+}
+
 static void misuse(rank_t *r)
 {
     kolo_pending_t request = NULL;
@@ -325,6 +358,11 @@ static void a_copy_has_the_same_ranks_and_an_order_of_its_own(void **state)
 int main(void)
 {
     limit_s(110);
+    /* between the end of a first use and the word that it is over */
+    setenv("KOLO_FAIL_POINT",
+           "comm.first_use.over:1:delay,comm.first_use.over:2:delay,comm.first_use.over:3:delay,"
+           "comm.first_use.over:4:delay",
+           1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_exchange_does_not_wait_for_itself),
         cmocka_unit_test(messages_of_a_pair_keep_their_order),
@@ -332,6 +370,7 @@ int main(void)
         cmocka_unit_test(any_next_call_makes_it_begin),
         cmocka_unit_test(it_is_part_of_an_open_group),
         cmocka_unit_test(it_is_not_complete_while_it_connects),
+        cmocka_unit_test(a_loss_ends_it_while_it_connects),
         cmocka_unit_test(what_is_left_over_ends_with_an_error),
         cmocka_unit_test(a_loss_ends_a_request),
         cmocka_unit_test(a_copy_has_the_same_ranks_and_an_order_of_its_own),

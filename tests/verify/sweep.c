@@ -247,21 +247,31 @@ static void one_row(tally_t *t, const kolo_algo_row_t *row, uint32_t n)
 typedef struct {
     int send[MOST_MESSAGES], recv[MOST_MESSAGES];
     bool send_ref[MOST_MESSAGES], recv_ref[MOST_MESSAGES];
+    bool send_half[MOST_MESSAGES], recv_half[MOST_MESSAGES]; /* of those by reference */
     uint32_t nsends, nrecvs;
 } group_t;
 
-/* Messages between random ranks; each end makes its calls in the order in which the messages are drawn. */
-static void random_groups(group_t *g, uint32_t n, uint32_t messages)
+static void add_message(group_t *from, group_t *to, const group_t *first, bool ref, bool half)
+{
+    if (from->nsends == MOST_MESSAGES || to->nrecvs == MOST_MESSAGES) return;
+    from->send[from->nsends] = (int)(to - first);
+    from->send_half[from->nsends] = half;
+    from->send_ref[from->nsends++] = ref;
+    to->recv[to->nrecvs] = (int)(from - first);
+    to->recv_half[to->nrecvs] = half;
+    to->recv_ref[to->nrecvs++] = ref;
+}
+
+/* Messages between random ranks; each end makes its calls in the order in which the messages are drawn. In every
+ * other case some go in halves; then each rank has one, since all plans have to cut messages alike. */
+static void random_groups(group_t *g, uint32_t n, uint32_t messages, bool halves)
 {
     memset(g, 0, n * sizeof(*g));
+    for (uint32_t r = 0; halves && r < n; r++) add_message(&g[r], &g[(r + 1) % n], g, true, true);
     while (messages--) {
         uint32_t a = random_below(n), b = random_below(n);
-        if (g[a].nsends == MOST_MESSAGES || g[b].nrecvs == MOST_MESSAGES) continue;
         bool ref = a != b && random_below(3) == 0;
-        g[a].send[g[a].nsends] = (int)b;
-        g[a].send_ref[g[a].nsends++] = ref;
-        g[b].recv[g[b].nrecvs] = (int)a;
-        g[b].recv_ref[g[b].nrecvs++] = ref;
+        add_message(&g[a], &g[b], g, ref, ref && halves && random_below(2));
     }
 }
 
@@ -275,6 +285,8 @@ static bool emit_group(kolo_plan_t **plans, const group_t *g, shape_env_t *s, ko
         env.recv_peers = g[r].recv;
         env.send_refs = g[r].send_ref;
         env.recv_refs = g[r].recv_ref;
+        env.send_halves = g[r].send_half;
+        env.recv_halves = g[r].recv_half;
         env.nsends = g[r].nsends;
         env.nrecvs = g[r].nrecvs;
         groups[r] = (kolo_group_t){g[r].nsends, g[r].nrecvs, g[r].send, g[r].recv};
@@ -302,7 +314,7 @@ static void random_p2p(tally_t *t, const kolo_algo_row_t *row, uint32_t n, uint3
                                    .next = (const kolo_plan_t *const *)plans[1]};
         uint32_t made = 0;
         for (; made < 2; made++) {
-            random_groups(g[made], n, 1 + random_below(n * 4));
+            random_groups(g[made], n, 1 + random_below(n * 4), n > 1 && k % 2);
             if (!emit_group(plans[made], g[made], &s, groups[made])) break;
         }
         t->cases++;

@@ -4,6 +4,7 @@
  * caller. The first of its kind has to make them, for which its peers must come: it goes on in the background, the
  * asynchronous error says so until it is complete, and other operations are refused meanwhile.
  */
+#include "base/failpoint.h"
 #include "comm/call/call.h"
 
 #include <stdlib.h>
@@ -35,6 +36,7 @@ kolo_status_t kolo_first_use_begin(kolo_comm_t comm)
 void kolo_first_use_over(kolo_comm_t comm)
 {
     int connecting = KOLO_COMM_CONNECTING;
+    KOLO_FAIL_POINT("comm.first_use.over");
     atomic_store(&comm->in_background, false);
     if (!atomic_compare_exchange_strong(&comm->state, &connecting, KOLO_COMM_READY)) return; /* it has failed */
     kolo_lost_started(comm->body);

@@ -236,24 +236,43 @@ static bool has_passed(const struct kolo_pending *r)
     return kolo_comm_get_async_error(r->call.comm, &state) != KOLO_OK || state != KOLO_IN_PROGRESS;
 }
 
-/* Waits until it is, or its communicator has ended. */
+static void describe(void *arg, char *buf, size_t bytes)
+{
+    const struct kolo_pending *r = arg;
+    snprintf(buf, bytes, "the first use of %s rank %d, which took a message along", r->call.comm->name,
+             r->call.comm->rank);
+}
+
+/* Waits until it is complete, also by an end of its communicator. What it waits for has a deadline and the abort
+ * flag, and uses the buffers as long as it runs. */
 static void await(struct kolo_pending *r)
 {
     kolo_comm_t comm = r->call.comm;
-    kolo_body_t *body = r->connects ? kolo_handle_visit(comm, "pending_wait") : NULL;
-    if (!r->connects) kolo_event_synchronize(r->event);
-    if (!body) return;
-    (void)kolo_handle_quiet(comm, &body->stop.abort, false);
-    kolo_handle_leave(comm);
+    kolo_wait_t wait;
+    if (!r->connects) {
+        kolo_event_synchronize(r->event);
+        return;
+    }
+    kolo_wait_init(&wait, NULL, 0, describe, r, 1);
+    kolo_gate_join(&comm->gate);
+    for (;;) {
+        uint32_t ticket = kolo_gate_ticket(&comm->gate);
+        if (has_passed(r)) break;
+        kolo_gate_wait(&comm->gate, ticket, &wait);
+    }
+    kolo_gate_quit(&comm->gate);
 }
 
 /* Concludes a message that is complete: what became of it is what became of the communicator. */
 static void conclude(struct kolo_pending *r)
 {
+    kolo_comm_t comm = r->call.comm;
     kolo_status_t state = KOLO_OK;
-    kolo_status_t status = kolo_comm_get_async_error(r->call.comm, &state);
-    if (status == KOLO_OK && state != KOLO_OK && state != KOLO_IN_PROGRESS)
-        status = kolo_fail(state, "%s", kolo_get_last_error(r->call.comm));
+    kolo_status_t status = kolo_comm_get_async_error(comm, &state);
+    if (kolo_handle_check(comm, "pending_wait") != KOLO_OK)
+        status = kolo_fail(KOLO_ERR_ABORTED, "the communicator ended before anybody waited for this message");
+    else if (status == KOLO_OK && state != KOLO_OK && state != KOLO_IN_PROGRESS)
+        status = kolo_fail(state, "%s", kolo_get_last_error(comm));
     finish(r, status);
 }
 

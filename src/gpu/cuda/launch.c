@@ -119,7 +119,9 @@ static void free_state(kolo_cuda_state_t *s)
         if (s->mark) s->api->event_destroy(s->mark);
         close_regions(s);
         kolo_cuda_tables_free(s);
-        kolo_cuda_give_host(s->device, sizeof *s->mailbox + KOLO_CUDA_STAGE, s->mailbox);
+        /* A replay that stands behind a held stream may still look for the abort. */
+        if (s->mailbox && !__atomic_load_n(&s->mailbox->abort, __ATOMIC_ACQUIRE))
+            kolo_cuda_give_host(s->device, sizeof *s->mailbox + KOLO_CUDA_STAGE, s->mailbox);
         if (s->unsettled) s->api->stream_destroy(s->unsettled);
         kolo_cuda_leave(pushed);
     }

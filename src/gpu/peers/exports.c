@@ -61,7 +61,7 @@ struct kolo_exports {
     uint64_t refused[KOLO_EXPORTS_PLACES]; /* allocations that the driver gives no handle for */
     uint64_t clock;
     uint32_t refusals;
-    kolo_spans_closer_t closer;
+    kolo_spans_closer_t *closer; /* NULL: out of memory */
 };
 
 /* Travels; fixed layout. */
@@ -121,7 +121,8 @@ kolo_status_t kolo_exports_open(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *
     e->nranks = nranks;
     e->rank = rank;
     e->ctx = ctx;
-    e->device = e->closer.device = device;
+    e->device = device;
+    e->closer = kolo_spans_closer_open(device);
     kolo_status_t status = make_board(e, ctx, &cards[rank]);
     if (status == KOLO_OK) status = kolo_oob_all_gather(ctx->oob, cards, sizeof *cards);
     for (int i = 1; i < nranks && status == KOLO_OK; i++) {
@@ -158,12 +159,12 @@ static void end_run(kolo_exports_t *e, int place)
 void kolo_exports_close(kolo_exports_t *e)
 {
     if (!e) return;
-    kolo_spans_closer_end(&e->closer);
     for (int i = 0; i < KOLO_EXPORTS_PLACES && e->mine; i++) end_run(e, i);
     for (int r = 0; r < e->nranks; r++) {
-        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) unmap_what(&e->peers[r], i, NULL);
+        for (int i = 0; i < KOLO_EXPORTS_PLACES; i++) unmap_what(&e->peers[r], i, e->closer);
         if (e->peers[r].board) munmap((void *)(uintptr_t)e->peers[r].board, sizeof(board_t)); /* NOLINT: to const */
     }
+    kolo_spans_closer_end(e->closer);
     if (e->mine) munmap(e->mine, sizeof(board_t));
     free(e);
 }
@@ -176,7 +177,7 @@ static void unmap_place(kolo_exports_t *e, int owner, int place)
     uint64_t id = atomic_load_explicit(&e->peers[owner].board->offers[place].id, memory_order_acquire);
     if (id == atomic_load_explicit(&m->id, memory_order_relaxed)) return;
     atomic_store_explicit(&m->id, 0, memory_order_release);
-    unmap_what(&e->peers[owner], place, &e->closer);
+    unmap_what(&e->peers[owner], place, e->closer);
 }
 
 /* Maps an offer at *address. Returns NULL, or why it is not mapped; *later: what is in its way is being closed. */
@@ -212,7 +213,7 @@ static bool map_place(kolo_exports_t *e, int owner, int place)
         .id = id, .handle = theirs->handle, .base = theirs->base, .bytes = theirs->bytes, .pieces = theirs->pieces};
     atomic_thread_fence(memory_order_acquire);
     if (atomic_load_explicit(&theirs->id, memory_order_relaxed) != id) return true; /* it is being changed */
-    unmap_what(&e->peers[owner], place, &e->closer);
+    unmap_what(&e->peers[owner], place, e->closer);
     const char *why = map_offer(e, owner, place, &offer, &address, &later);
     if (later) return false;
     kolo_info("wire", "rank %d: allocation %llu of rank %d: %s%s", e->rank, (unsigned long long)id, owner,

@@ -6,10 +6,16 @@
  * nothing that shares pages with other memory of the same owner that it still has mapped.
  */
 #include "gpu/peers/spans.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "base/wait.h"
 
+#include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+
+#define END_MS 1000
 
 typedef struct kolo_span {
     struct kolo_span *next, *behind; /* of all; in a closer's list */
@@ -17,6 +23,13 @@ typedef struct kolo_span {
     uint64_t process, id, base, bytes;
     bool closing;
 } span_t;
+struct kolo_spans_closer {
+    const kolo_cuda_device_t *device;
+    pthread_t thread;
+    bool started, busy;     /* the thread is to be joined; it still looks into the list */
+    bool left;              /* nobody will join it: it frees this */
+    struct kolo_span *list; /* to be closed */
+};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* also of the closers' lists */
 static span_t *spans;
 
@@ -82,7 +95,8 @@ static void close_span(span_t *span)
     free(span);
 }
 
-static void drain(kolo_spans_closer_t *c)
+/* Returns false if the closer was left meanwhile. */
+static bool drain(kolo_spans_closer_t *c)
 {
     pthread_mutex_lock(&lock);
     for (span_t *span; (span = c->list);) {
@@ -92,7 +106,9 @@ static void drain(kolo_spans_closer_t *c)
         pthread_mutex_lock(&lock);
     }
     c->busy = false;
+    bool left = c->left;
     pthread_mutex_unlock(&lock);
+    return !left;
 }
 
 static void *work(void *arg)
@@ -102,9 +118,15 @@ static void *work(void *arg)
     bool pushed = false;
     if (kolo_cuda_enter(c->device, &pushed) != KOLO_OK) kolo_error_clear();
     kolo_cuda_loaded()->capture_mode(&mode);
-    drain(c);
+    if (!drain(c)) free(c);
     kolo_cuda_leave(pushed);
     return NULL;
+}
+
+static void join(kolo_spans_closer_t *c)
+{
+    if (c->started) pthread_join(c->thread, NULL);
+    c->started = false;
 }
 
 /* Sees that its thread looks into the list, or looks itself. */
@@ -115,9 +137,9 @@ static void wake(kolo_spans_closer_t *c)
     c->busy = true;
     pthread_mutex_unlock(&lock);
     if (busy) return;
-    kolo_spans_closer_end(c); /* a thread that has nothing left to do */
+    join(c); /* a thread that has nothing left to do */
     c->started = !kolo_thread_start(&c->thread, 0, work, c);
-    if (!c->started) drain(c);
+    if (!c->started) (void)drain(c);
 }
 
 void kolo_spans_unmap(kolo_cu_ptr_t at, kolo_spans_closer_t *closer)
@@ -138,8 +160,48 @@ void kolo_spans_unmap(kolo_cu_ptr_t at, kolo_spans_closer_t *closer)
         close_span(span);
 }
 
-void kolo_spans_closer_end(kolo_spans_closer_t *closer)
+kolo_spans_closer_t *kolo_spans_closer_open(const kolo_cuda_device_t *device)
 {
-    if (closer->started) pthread_join(closer->thread, NULL);
-    closer->started = false;
+    kolo_spans_closer_t *c = calloc(1, sizeof *c);
+    if (c) c->device = device;
+    return c;
+}
+
+static bool is_busy(const kolo_spans_closer_t *c)
+{
+    pthread_mutex_lock(&lock);
+    bool busy = c->busy;
+    pthread_mutex_unlock(&lock);
+    return busy;
+}
+
+static void describe(void *arg, char *buf, size_t bytes)
+{
+    const kolo_spans_closer_t *c = arg;
+    snprintf(buf, bytes, "GPU %d" KOLO_WAIT_FOR "the driver to unmap memory of other processes",
+             c->device->ordinal);
+}
+
+void kolo_spans_closer_end(kolo_spans_closer_t *c)
+{
+    kolo_wait_t wait;
+    if (!c) return;
+    kolo_wait_init(&wait, NULL, kolo_deadline_ms(END_MS), describe, c, 1);
+    while (is_busy(c) && kolo_wait_pause(&wait) == KOLO_OK) {
+    }
+    kolo_wait_end(&wait);
+    pthread_mutex_lock(&lock);
+    bool left = c->left = c->busy;
+    pthread_t thread = c->thread; /* it may free what it has, once the lock is open */
+    int ordinal = c->device->ordinal;
+    pthread_mutex_unlock(&lock);
+    if (left) {
+        pthread_detach(thread);
+        kolo_error_clear();
+        kolo_info("wire", "GPU %d: memory of other processes stays mapped until the GPU has done what is queued",
+                  ordinal);
+        return;
+    }
+    join(c);
+    free(c);
 }

@@ -5,21 +5,14 @@
  * A driver that closes such a mapping waits for all that the GPU has to do. A part of that may wait for what the
  * calling thread does next, or for another rank whose call waits in the same place. So a thread of the
  * communicator closes them (a closer), while calls go on; what lies in the same pages is mapped when it is through.
+ * The communicator's end does not wait for it longer than a second.
  */
 #ifndef KOLO_GPU_PEERS_SPANS_H
 #define KOLO_GPU_PEERS_SPANS_H
 
 #include "mem/cuda/cuda.h"
 
-#include <pthread.h>
-
-struct kolo_span;
-typedef struct {
-    const kolo_cuda_device_t *device;
-    pthread_t thread;
-    bool started, busy;     /* the thread is to be joined; it still looks into the list */
-    struct kolo_span *list; /* to be closed */
-} kolo_spans_closer_t;
+typedef struct kolo_spans_closer kolo_spans_closer_t;
 
 /* An allocation: of which process, its number there, and as its owner sees it. */
 typedef struct {
@@ -32,7 +25,9 @@ typedef struct {
 const char *kolo_spans_map(const kolo_spans_what_t *what, kolo_cu_ptr_t *at, bool *later);
 /* Closes what was mapped there: by the closer, soon; NULL: now. 0 is fine. */
 void kolo_spans_unmap(kolo_cu_ptr_t at, kolo_spans_closer_t *closer);
-/* Waits until it has closed all that it was given. */
+/* Returns NULL without memory: then whoever unmaps closes by himself. */
+kolo_spans_closer_t *kolo_spans_closer_open(const kolo_cuda_device_t *device);
+/* Gives it up: what it has not closed within a second, it closes later. NULL is fine. */
 void kolo_spans_closer_end(kolo_spans_closer_t *closer);
 
 #endif

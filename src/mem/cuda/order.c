@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#define NOT_SUPPORTED 801
+
 static kolo_status_t failed(const kolo_cuda_device_t *device, kolo_cu_result_t r)
 {
     return KOLO_LIKELY(!r) ? KOLO_OK : kolo_cuda_fail(r, device->ordinal, "order the streams of a communicator");
@@ -70,6 +72,13 @@ static kolo_cu_result_t before_captured(kolo_cuda_order_t *o, kolo_cu_stream_t s
     return n ? api->capture_depend(stream, missing, n, KOLO_CU_CAPTURE_ADD) : KOLO_CU_SUCCESS;
 }
 
+/* Removes edges that the new ones make needless. A graph that gets memory keeps those that it has. */
+static kolo_cu_result_t let_go(kolo_cuda_order_t *o, kolo_cu_graph_t graph, const kolo_cu_node_t *to)
+{
+    kolo_cu_result_t r = kolo_cuda_loaded()->graph_remove_edges(graph, o->tails, to, o->ntails);
+    return r == NOT_SUPPORTED ? KOLO_CU_SUCCESS : r;
+}
+
 static kolo_cu_result_t behind_captured(kolo_cuda_order_t *o, kolo_cu_stream_t stream)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
@@ -82,7 +91,7 @@ static kolo_cu_result_t behind_captured(kolo_cuda_order_t *o, kolo_cu_stream_t s
     if (!o->record)
         r = api->graph_add_record(&o->record, c.graph, c.nodes, c.n, o->event);
     else if (o->ntails)
-        r = api->graph_remove_edges(c.graph, o->tails, to, o->ntails);
+        r = let_go(o, c.graph, to);
     if (!r && to[0]) r = api->graph_add_edges(c.graph, c.nodes, to, c.n);
     if (r) return r;
     memcpy(o->tails, c.nodes, c.n * sizeof c.nodes[0]);

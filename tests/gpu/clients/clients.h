@@ -32,4 +32,9 @@ bool clients_current(kit_team_t *t);
 /* behind.c */
 bool clients_behind(kit_team_t *t);
 
+/* ends.c: of conform_places(). The second one is for a thread: lets go of what `rank` (kit_rank_t *) holds, 20 s
+ * later at the latest. */
+bool clients_ends(kit_team_t *t);
+void *clients_let_go_late(void *rank);
+
 #endif

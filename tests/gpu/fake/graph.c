@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define NOT_SUPPORTED 801
+
 struct CUgraphNode_st {
     kolo_cu_node_t next;
     struct CUctx_st *ctx;
@@ -277,9 +279,10 @@ kolo_cu_result_t cuGraphRemoveDependencies(kolo_cu_graph_t graph, const kolo_cu_
 {
     FAKE_READY();
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
-    (void)graph;
     pthread_mutex_lock(&fake_lock);
-    for (size_t i = 0; i < n; i++) {
+    for (kolo_cu_node_t node = graph->head; node; node = node->next)
+        if (node->work.kind == GET) why = NOT_SUPPORTED; /* as the real one has it */
+    for (size_t i = 0; i < n && !why; i++) {
         size_t k = 0;
         while (k < to[i]->n && to[i]->behind[k] != from[i]) k++;
         if (k == to[i]->n)
