@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static int64_t staging_bytes;
 
@@ -33,26 +32,22 @@ static kolo_status_t failed(const kolo_staged_t *s, kolo_cu_result_t r, const ch
     return r ? kolo_cuda_fail(r, s->device->ordinal, what) : KOLO_OK;
 }
 
-/* Pins memory of ours, instead of taking the driver's: a peer on this host copies from it by process_vm_readv(2),
- * which a driver's mapping refuses. */
+/* Pins memory which a peer on this host may read by process_vm_readv(2). */
 kolo_status_t kolo_staged_pin(kolo_staged_t *s, size_t bytes, char **at)
 {
     kolo_staged_pinned_t *pinned = calloc(1, sizeof *pinned);
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!pinned || p == MAP_FAILED) {
-        int err = errno;
-        if (p != MAP_FAILED) munmap(p, bytes);
+    void *p = NULL;
+    if (!pinned) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
+    int mode = KOLO_CU_CAPTURE_RELAXED; /* the program may be capturing */
+    s->api->capture_mode(&mode);
+    kolo_status_t status = kolo_cuda_take_pages(s->device, bytes, &p);
+    s->api->capture_mode(&mode);
+    if (status != KOLO_OK) {
         free(pinned);
-        return kolo_fail_errno(KOLO_ERR_NO_MEMORY, err, "no %zu bytes of memory to stage in", bytes);
+        return status;
     }
     *pinned = (kolo_staged_pinned_t){.next = s->pinned, .at = p, .bytes = bytes};
     s->pinned = pinned;
-    int mode = KOLO_CU_CAPTURE_RELAXED; /* the program may be capturing */
-    s->api->capture_mode(&mode);
-    kolo_cu_result_t r = s->api->host_register(p, bytes, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED);
-    s->api->capture_mode(&mode);
-    KOLO_TRY(failed(s, r, "pin host memory"));
-    pinned->registered = true;
     *at = p;
     return KOLO_OK;
 }
@@ -66,6 +61,7 @@ static kolo_status_t make_memory(kolo_staged_t *s)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "KOLO_GPU_STAGING_SIZE=%zu is not enough for %d ranks",
                          s->room_bytes, s->nranks);
     KOLO_TRY(kolo_staged_pin(s, KOLO_STAGED_WORDS_BYTES + s->room_bytes, &p));
+    memset(p, 0, KOLO_STAGED_WORDS_BYTES); /* it may have been another communicator's */
     s->words = (uint32_t *)p;
     s->room = s->message_room = p + KOLO_STAGED_WORDS_BYTES;
     s->words[0] = s->words[1] = s->number;
@@ -89,13 +85,6 @@ static kolo_status_t open_entered(kolo_staged_t *s)
     return KOLO_OK;
 }
 
-static void free_device_side(kolo_staged_t *s)
-{
-    kolo_cuda_order_close(&s->order);
-    for (kolo_staged_pinned_t *p = s->pinned; p; p = p->next)
-        if (p->registered) s->api->host_unregister(p->at);
-}
-
 static void close_state(void *state)
 {
     kolo_staged_t *s = state;
@@ -107,7 +96,7 @@ static void close_state(void *state)
         pthread_join(s->thread, NULL);
     }
     if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
-        free_device_side(s);
+        kolo_cuda_order_close(&s->order);
         kolo_cuda_leave(pushed);
     }
     for (kolo_staged_op_t *op; (op = kolo_staged_pop(&s->queue));) free(op);
@@ -117,7 +106,7 @@ static void close_state(void *state)
     }
     for (kolo_staged_pinned_t *p; (p = s->pinned);) {
         s->pinned = p->next;
-        munmap(p->at, p->bytes);
+        kolo_cuda_give_pages(s->device, p->bytes, p->at);
         free(p);
     }
     kolo_staged_free_copies(s);

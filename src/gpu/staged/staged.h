@@ -34,7 +34,6 @@ typedef struct kolo_staged_pinned {
     struct kolo_staged_pinned *next;
     char *at;
     size_t bytes;
-    bool registered;
 } kolo_staged_pinned_t;
 
 struct kolo_staged;

@@ -68,6 +68,9 @@ kolo_cu_result_t kolo_cuda_take_host(const kolo_cuda_device_t *device, size_t by
 kolo_cu_result_t kolo_cuda_take_block(const kolo_cuda_device_t *device, size_t bytes, kolo_cu_ptr_t *at);
 void kolo_cuda_give_host(const kolo_cuda_device_t *device, size_t bytes, void *at);
 void kolo_cuda_give_block(const kolo_cuda_device_t *device, size_t bytes, kolo_cu_ptr_t at);
+/* Takes pinned memory of ours, not the driver's: another process may read it by process_vm_readv(2). */
+kolo_status_t kolo_cuda_take_pages(const kolo_cuda_device_t *device, size_t bytes, void **at);
+void kolo_cuda_give_pages(const kolo_cuda_device_t *device, size_t bytes, void *at);
 
 /* pieces.c: memory of the virtual kind around an address, as a program has put it together: pieces that touch
  * (cuMemMap), of which a tensor may cover several. */

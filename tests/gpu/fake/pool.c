@@ -67,6 +67,7 @@ kolo_cu_result_t cuMemHostUnregister(void *p)
 {
     FAKE_CONTEXT(ctx);
     (void)ctx;
+    fake_await_all(NULL); /* all devices have it mapped */
     pthread_mutex_lock(&fake_lock);
     range_t *r = fake_exact_locked(REGISTERED, (uintptr_t)p);
     if (r) fake_remove_locked(r);
