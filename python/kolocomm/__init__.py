@@ -236,6 +236,15 @@ Request.__await__ = _await
 _native._set_make_error(errors.make)
 
 
+def _stays(self):
+    raise TypeError(f"a kolocomm.{type(self).__name__} stays in its process and cannot be pickled or copied: make a communicator there, by connect() or by "
+                    "Comm() with the bytes of get_unique_id()")
+
+
+for _kind in (Comm, Engine, Event, Message, Op, Reception, Registration, Rendezvous, Request, Server, State, Stream, Submission, TaggedMessage, Window):
+    _kind.__reduce__ = _stays
+
+
 def _at_exit():
     """Calls that other threads are in are ended, so that these threads do not meet an interpreter that is gone."""
     with _contextlib.suppress(Error):

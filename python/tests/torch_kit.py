@@ -59,6 +59,8 @@ def run(cases, of_all=True):
                 dist.destroy_process_group()
             if os.environ.get("KIT_TIMES") and rank == 0:
                 print(f"{case.__name__}: {time.monotonic() - began:.2f} s", flush=True)
+        except SystemExit:  # of a child that a case made
+            raise
         except BaseException:
             print(f"FAILED {case.__name__} on rank {rank}", flush=True)
             traceback.print_exc()

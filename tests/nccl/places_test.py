@@ -117,7 +117,7 @@ def test_system_calls_that_are_refused():
 def test_nothing_can_be_written():
     """No home, a root that is read only, no place for temporary files; only the folder of the id is a shared one."""
     quiet = ["unshare", "--mount", "--propagation", "slave", "sh", "-c",
-             'mount --bind "$0" "$0" && mount -o remount,ro,bind / && mount -o remount,ro /dev/shm; for d in /tmp /var/tmp /run; do '
+             'mount --bind "$0" "$0" && mount -o remount,ro,bind / && mount -o remount,ro,bind /dev/shm; for d in /tmp /var/tmp /run; do '
              '[ "$d" = "${0%/*}" ] || mount -t tmpfs -o ro tmpfs $d; done; unset HOME TMPDIR USER; cd /; exec "$@"', str(TMP)]
     job([quiet] * 2)
 

@@ -63,6 +63,7 @@ class Backend : public Changing
     {
         at::Tensor out = one(outs)[0];
         Tensors in = list_of("reduce_scatter: input", ins, out);
+        fits("reduce_scatter: input", (size_t)rank_, in[(size_t)rank_], out.numel());
         auto op = o.reduceOp;
         return submit(OpType::REDUCE_SCATTER, "kolo:reduce_scatter", in, {out}, how(o),
                       [in, out, op](const Place &p) {
@@ -90,6 +91,7 @@ class Backend : public Changing
                                             const c10d::ReduceScatterOptions &o) override
     {
         auto op = o.reduceOp;
+        pairs("reduce_scatter: input", ins, outs);
         return submit(REDUCE_SCATTERS, "kolo:reduce_scatter", ins, outs, how(o), [ins, outs, op](const Place &p) {
             for (size_t i = 0; i < ins.size(); i++) scatter_sum(ins[i], outs[i], op, p);
         });
@@ -113,6 +115,7 @@ class Backend : public Changing
     {
         at::Tensor in = one(ins)[0];
         Tensors out = list_of("allgather: output", outs, in);
+        fits("allgather: output", (size_t)rank_, out[(size_t)rank_], in.numel());
         return submit(OpType::ALLGATHER, "kolo:all_gather", {in}, out, how(o),
                       [in, out](const Place &p) { gather_all(in, out, p); });
     }
@@ -123,6 +126,10 @@ class Backend : public Changing
         for (auto &l : outs) {
             TORCH_CHECK(l.size() == ins.size(), "invalid output size: (expected length ", ins.size(), ", got ",
                         l.size(), ")");
+            for (size_t i = 0; i < l.size(); i++) {
+                same_type(ins[i], {l[i]});
+                fits("allgather: output", i, l[i], ins[i].numel());
+            }
             all.insert(all.end(), l.begin(), l.end());
         }
         return submit(OpType::ALLGATHER_COALESCED, "kolo:all_gather", ins, all, how(o),
@@ -144,6 +151,7 @@ class Backend : public Changing
     }
     WorkPtr allgather_into_tensor_coalesced(Tensors &outs, Tensors &ins, const c10d::AllgatherOptions &o) override
     {
+        pairs("allgather: output", outs, ins);
         return submit(ALL_GATHERS, "kolo:all_gather_into", ins, outs, how(o), [ins, outs](const Place &p) {
             for (size_t i = 0; i < ins.size(); i++) gather_into(ins[i], outs[i], p);
         });
@@ -178,6 +186,7 @@ class Backend : public Changing
     {
         at::Tensor in = one(ins)[0];
         Tensors out = rank_ == o.rootRank ? list_of("gather: output", outs, in) : Tensors();
+        fit("gather: output", out, in.numel());
         return gather_list(in, out, (int)o.rootRank, how(o), true);
     }
     WorkPtr gather_into_tensor(at::Tensor &out, at::Tensor &in,
@@ -196,6 +205,7 @@ class Backend : public Changing
         at::Tensor out = one(outs)[0];
         int root = (int)o.rootRank;
         Tensors in = rank_ == root ? list_of("scatter: input", ins, out) : Tensors();
+        fit("scatter: input", in, out.numel());
         return submit(
             OpType::SCATTER, "kolo:scatter", in, {out}, how(o), [in, out, root, n = size_](const Place &p) {
                 Whole dst(out, false);

@@ -252,6 +252,25 @@ class Group : public c10d::Backend
         same_type(like, lists[0]);
         return lists[0];
     }
+    // Of a list, a tensor that goes to or comes from another one: more than fits is never written.
+    static void fits(const char *what, size_t place, const at::Tensor &t, int64_t elements)
+    {
+        TORCH_CHECK(t.numel() == elements, what, " ", place, " has ", t.numel(), " elements, and ", elements,
+                    " are needed: invalid tensor size (kolo)");
+    }
+    static void fit(const char *what, const Tensors &ts, int64_t elements)
+    {
+        for (size_t i = 0; i < ts.size(); i++) fits(what, i, ts[i], elements);
+    }
+    void pairs(const char *what, const Tensors &large, const Tensors &small) const
+    {
+        TORCH_CHECK(large.size() == small.size(), what, ": the lists have ", large.size(), " and ", small.size(),
+                    " tensors, and each needs its own (kolo)");
+        for (size_t i = 0; i < large.size(); i++) {
+            same_type(large[i], {small[i]});
+            fits(what, i, large[i], small[i].numel() * size_);
+        }
+    }
     std::vector<size_t> splits(const at::Tensor &t, const std::vector<int64_t> &given) const
     {
         Moved m(t);
@@ -263,7 +282,10 @@ class Group : public c10d::Backend
         TORCH_CHECK((int)given.size() == size_, "Number of tensor splits not equal to group size");
         std::vector<size_t> counts;
         int64_t row = t.size(0) ? t.numel() / t.size(0) : 1, sum = 0;
-        for (auto n : given) counts.push_back(m.count(n * row)), sum += n;
+        for (auto n : given) {
+            TORCH_CHECK(n >= 0, "a split of ", n, " rows: splits are 0 or more (kolo)");
+            counts.push_back(m.count(n * row)), sum += n;
+        }
         TORCH_CHECK(sum == t.size(0), "Split sizes doesn't match total dim 0 size");
         return counts;
     }
