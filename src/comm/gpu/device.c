@@ -86,18 +86,24 @@ static void describe(void *arg, char *buf, size_t bytes)
              body->gpu.device);
 }
 
+/* Where the abort came while it waited, the kernels have ended without results. */
 static kolo_status_t wait_done(kolo_body_t *body, const _Atomic uint32_t *abort, uint64_t deadline)
 {
     kolo_wait_t wait;
+    bool waited = false;
+    char what[160];
     kolo_status_t status;
     void *state = atomic_load(&body->gpu.state);
     kolo_wait_init(&wait, abort, deadline, describe, body, 1);
     while ((status = body->gpu.exec->poll(state)) == KOLO_IN_PROGRESS) {
         if (atomic_load(&body->gpu.cancelled)) kolo_window_device_release(body);
         if ((status = kolo_wait_pause(&wait)) != KOLO_OK) break;
+        waited = true;
     }
     kolo_wait_end(&wait);
-    return status;
+    if (status != KOLO_OK || !waited || !abort || !atomic_load(abort)) return status;
+    describe(body, what, sizeof what);
+    return kolo_fail(KOLO_ERR_ABORTED, "aborted while waiting for %s", what);
 }
 
 /* Waits as long as it takes, like an operation on the CPU: op_timeout_ms, a lost rank or an abort ends what waits
