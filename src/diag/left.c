@@ -45,7 +45,7 @@ static void note_sum(kolo_oob_t *oob, int rank, kolo_left_t *left)
         note(oob, rank, left->last, 0, 0);
 }
 
-/* This rank waits in an all-gather to which that one never comes. */
+/* Notes that this rank waits in an all-gather to which that one never comes. */
 static void note_gather(kolo_oob_t *oob, int rank, const kolo_left_t *left, uint64_t mine)
 {
     const kolo_diag_t *d = kolo_diag(oob);

@@ -7,7 +7,7 @@
 
 #include "oob/oob.h"
 
-/* kolo_oob_all_gather() until then; 0: the job's time limit. */
+/* Does kolo_oob_all_gather() until then; 0: the job's time limit. */
 kolo_status_t kolo_oob_all_gather_until(kolo_oob_t *oob, void *table, size_t bytes, uint64_t deadline_ns);
 
 #endif
