@@ -168,8 +168,7 @@ static kolo_status_t ask_device(kolo_plugin_t *plugin, int device)
                         out->name, p.mbps, p.max_comms, p.max_receives);
     out->gbps = p.mbps / 8000.0;
     char path[256];
-    const char *bus = copy_name(p.pci_path, path, sizeof path) ? strrchr(path, '/') : NULL;
-    if (bus && strlen(bus + 1) < sizeof out->bus_id) memcpy(out->bus_id, bus + 1, strlen(bus + 1) + 1);
+    if (copy_name(p.pci_path, path, sizeof path)) kolo_net_bus_of_path(out, path);
     return KOLO_OK;
 }
 

@@ -29,7 +29,7 @@ static void tune(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
 }
 
-static void is_up(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
+static void came_up(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
 {
     sock->state = KOLO_SOCKET_UP;
     sock->got = 0;
@@ -132,7 +132,7 @@ static kolo_status_t judged(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
     if (!proven || code != KOLO_VERDICT_OK)
         return kolo_fail(KOLO_ERR_AUTH, "sockets: %s: the peer %s", end->label,
                          proven ? "has no use for the connection any more" : "does not know the job's secret");
-    is_up(end, sock);
+    came_up(end, sock);
     return KOLO_OK;
 }
 
@@ -189,7 +189,7 @@ static void judge(kolo_net_open_t *open, kolo_sockets_caller_t *caller)
     }
     tune(caller->fd);
     sock->fd = caller->fd;
-    is_up(end, sock);
+    came_up(end, sock);
 }
 
 static bool begin(kolo_sockets_caller_t *caller, int fd)

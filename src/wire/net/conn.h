@@ -164,6 +164,7 @@ struct kolo_net_conn {
     uint8_t *states;     /* by slot & mask */
     uint64_t *requests;  /* reader: of the slot on its rail */
     bool reordered;      /* a rail was lost: on the others offers may be out of the order of slots */
+    bool again;          /* reader: a slot below `handed` found no room for its offer, and is idle */
     char *slots;
     size_t slots_bytes;
     kolo_head_line_t *head;

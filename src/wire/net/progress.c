@@ -264,10 +264,20 @@ static bool offers_are_due(const kolo_net_conn_t *conn, uint64_t free_slots)
     return conn->handed - conn->arrived < depth / 2;
 }
 
+/* Offers the slots that found no room before. */
+static void offer_left(kolo_net_conn_t *conn)
+{
+    const kolo_rx_t *rx = conn->rx;
+    conn->again = false;
+    for (uint64_t slot = conn->arrived; slot != conn->handed && !conn->again; slot++)
+        if (conn->states[slot & rx->end.mask] == KOLO_NET_SLOT_IDLE) kolo_net_offer_again(conn, slot);
+}
+
 static kolo_status_t offer_free(kolo_net_conn_t *conn, bool any)
 {
     kolo_rx_t *rx = conn->rx;
     uint64_t until = rx->end.next + rx->end.depth;
+    if (KOLO_UNLIKELY(conn->again)) offer_left(conn);
     if (any)
         conn->idle = 0;
     else if (conn->idle <= KOLO_NET_IDLE)

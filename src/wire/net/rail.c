@@ -129,8 +129,9 @@ static void tell(kolo_net_conn_t *conn, const kolo_net_note_t *note)
 
 /* ---- losing ---- */
 
-/* Offers a slot on a rail that is up; whatever fails is the fault of the rail that was chosen. One that is lost
- * here has its slots offered anew, and this may be one of them. */
+/* Offers a slot on a rail that is up, or has that done later if there is no room for another offer; whatever fails
+ * is the fault of the rail that was chosen. One that is lost here has its slots offered anew, and this may be one
+ * of them. */
 void kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot)
 {
     uint8_t *state = &conn->states[slot & conn->rx->end.mask];
@@ -138,6 +139,10 @@ void kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot)
     while (conn->status == KOLO_OK && *state == KOLO_NET_SLOT_IDLE) {
         uint32_t index = kolo_net_rail_for(conn, slot);
         kolo_status_t status = kolo_net_offer(conn, index, slot);
+        if (status == KOLO_IN_PROGRESS) {
+            conn->again = true;
+            return;
+        }
         if (status == KOLO_OK && conn->invites && (int64_t)(slot - conn->invited) < 0)
             status = kolo_net_invite(conn, slot);
         if (status != KOLO_OK) status = kolo_net_rail_lost(conn, index, status);

@@ -137,7 +137,7 @@ kolo_status_t kolo_tcp_conn_fail(kolo_tcp_conn_t *conn, kolo_status_t status, co
 /* Ends the connection after a call on a socket that has failed with this errno. */
 kolo_status_t kolo_tcp_conn_lost(kolo_tcp_conn_t *conn, int err, const char *what, uint64_t slot);
 kolo_status_t kolo_tcp_step(void *state);
-/* Takes out of the kernel what was peeked at. false: it is not there, the connection is broken. */
+/* Takes out of the kernel what was peeked at. false: it is not there, the connection is broken (errno). */
 bool kolo_tcp_take_peeked(kolo_tcp_sock_t *sock);
 kolo_status_t kolo_tcp_tx_check(kolo_tx_t *tx);
 kolo_status_t kolo_tcp_rx_check(kolo_rx_t *rx);
