@@ -26,7 +26,8 @@ static bool names(int rank)
     return strstr(ncclGetLastError(NULL), name) != NULL;
 }
 
-/* A child of all ranks that `gone` destroys; before the others make their call, or while they wait in it. */
+/* Returns a child of all ranks that `gone` destroys; before the others make their call, or while they wait in it.
+ */
 static ncclComm_t child_that_loses(me_t *me, int gone, bool before)
 {
     ncclComm_t child = NULL;
@@ -60,7 +61,7 @@ static void a_split_that_a_rank_has_left_is_refused(me_t *me)
     works(me, me->comm, me->n);
 }
 
-/* It leaves out whoever is not there any more. */
+/* Leaves out whoever is not there any more. */
 static void a_shrink_goes_on_without_a_rank_that_has_left(me_t *me)
 {
     if (me->n < 3) return;
