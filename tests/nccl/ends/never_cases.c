@@ -103,7 +103,7 @@ static void a_grow_that_a_rank_has_left_is_refused(me_t *me)
     works(me, me->comm, me->n);
 }
 
-/* With KOLO_NCCL_WAIT_MS, which the test sets: a rank that is only late is named, too. */
+/* Names a rank that is only late, too: with KOLO_NCCL_WAIT_MS, which the test sets. */
 static void a_rank_that_is_late_for_a_child_is_named(me_t *me)
 {
     enum { SPLIT, SHRINK, GROW, KINDS };
