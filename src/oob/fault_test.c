@@ -5,12 +5,11 @@
  */
 #include "oob/frame.h"
 #include "oob/oob_test_util.h"
-#include "progress/internal.h"
 #include "progress/test_fork.h"
+#include "progress/test_running.h"
 
 #include <netinet/in.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -363,11 +362,7 @@ static void post_while_the_handler_waits(test_rank_t *me)
     conn->stash_bytes = sizeof(behind);
     conn->events = EPOLLOUT; /* as after a send that was given up: the socket has room, so its handler comes */
     test_ok(kolo_watch_mod(conn->watch, EPOLLOUT));
-    for (bool runs = false; !runs; sched_yield()) {
-        pthread_mutex_lock(&oob->progress->lock);
-        runs = oob->progress->running == conn->watch;
-        pthread_mutex_unlock(&oob->progress->lock);
-    }
+    kolo_test_await_handler(oob->progress, conn->watch);
     alarm(30); /* the two waited for each other */
     kolo_inbound_post(oob, &in);
     alarm(0);
