@@ -14,13 +14,13 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #define BATCH       64
@@ -193,9 +193,9 @@ static void progress_free(kolo_progress_t *progress)
     free(progress);
 }
 
-/* As epoll_wait(). A program that closes all descriptors it does not know, as daemon programs do, closes these,
- * too: then nothing wakes the thread any more, or the number means something else. Timers and the end must still
- * come. */
+/* Waits as epoll_wait() does. A program that closes all descriptors it does not know, as daemon programs do, closes
+ * these, too: then nothing wakes the thread any more, or the number means something else. Timers and the end must
+ * still come. */
 static int await_events(const kolo_progress_t *progress, struct epoll_event *events, int timeout_ms)
 {
     static _Atomic bool told;
@@ -207,8 +207,7 @@ static int await_events(const kolo_progress_t *progress, struct epoll_event *eve
                    "a descriptor of Kolo's (%d) was closed by the program: its communicators can no longer hear of "
                    "the other ranks. Close only descriptors that the program has opened (%s)",
                    progress->epoll_fd, strerror(errno));
-    const struct timespec ts = {0, BLIND_MS * (long)KOLO_NS_PER_MS};
-    nanosleep(&ts, NULL);
+    poll(NULL, 0, BLIND_MS);
     return 0;
 }
 
