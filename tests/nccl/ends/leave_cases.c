@@ -249,8 +249,9 @@ static void destroy_of_what_had_failed_says_so(me_t *me)
         ncclComm_t child = child_that_works(me);
         if (me->rank == 0) OK(ncclCommAbort(child));
         meet(me);
+        if (me->rank != 0) IS(ncclRemoteError, all_reduce(me, child));
+        meet(me); /* else some would be told of one that ended since it was told */
         if (me->rank != 0) {
-            IS(ncclRemoteError, all_reduce(me, child));
             if (asked) IS(ncclRemoteError, error_within(child, 1));
             IS(ncclRemoteError, ncclCommDestroy(child));
             FACT(names(0) || !as_processes()); /* the text is the process's last one, of any thread */
