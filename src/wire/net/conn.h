@@ -190,6 +190,11 @@ struct kolo_net_conn {
     char error[1024];
 };
 
+static inline const kolo_conn_spec_t *kolo_net_spec(const kolo_net_conn_t *conn)
+{
+    return conn->tx ? &conn->tx->spec : &conn->rx->spec;
+}
+
 typedef struct {
     int64_t nics, queue_pairs;
     bool lazy;

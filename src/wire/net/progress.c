@@ -23,7 +23,7 @@
 
 kolo_status_t kolo_net_conn_fail(kolo_net_conn_t *conn, kolo_status_t status, const char *fmt, ...)
 {
-    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     const kolo_member_t *m = conn->state->ctx->member;
     const kolo_peer_card_t *peer = m && m->peers && conn->peer < m->nranks ? &m->peers[conn->peer] : NULL;
     int n = snprintf(conn->error, sizeof conn->error,

@@ -19,16 +19,11 @@
 
 #define AGAIN_MS 500 /* between two tries to make a rail anew */
 
-static const kolo_conn_spec_t *spec_of(const kolo_net_conn_t *conn)
-{
-    return conn->tx ? &conn->tx->spec : &conn->rx->spec;
-}
-
 /* ---- making ---- */
 
 static kolo_status_t make_end(kolo_net_conn_t *conn, uint32_t index, kolo_net_hello_t *hello)
 {
-    const kolo_conn_spec_t *spec = spec_of(conn);
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     kolo_net_rail_t *rail = &conn->rails[index];
     char label[80];
     snprintf(label, sizeof label, "rank %d -> rank %d, lane %u, rail %u", spec->writer, spec->reader, spec->lane,
@@ -45,8 +40,8 @@ static kolo_status_t make_end(kolo_net_conn_t *conn, uint32_t index, kolo_net_he
 kolo_status_t kolo_net_rail_make(kolo_net_conn_t *conn, uint32_t index, kolo_net_hello_t *hello)
 {
     kolo_net_rail_t *rail = &conn->rails[index];
-    rail->slots = calloc(spec_of(conn)->depth, sizeof *rail->slots);
-    rail->passed = calloc(spec_of(conn)->depth, sizeof *rail->passed);
+    rail->slots = calloc(kolo_net_spec(conn)->depth, sizeof *rail->slots);
+    rail->passed = calloc(kolo_net_spec(conn)->depth, sizeof *rail->passed);
     if (!rail->slots || !rail->passed) return kolo_fail(KOLO_ERR_NO_MEMORY, "net: no memory for a rail");
     KOLO_TRY(conn->ops->enroll(rail->open, conn->slots, conn->slots_bytes, conn->rx != NULL, &rail->region));
     return make_end(conn, index, hello);
@@ -163,7 +158,7 @@ static void reader_loses(kolo_net_conn_t *conn, uint32_t index)
 
 static void leave_out(kolo_net_conn_t *conn, uint32_t index, const char *why)
 {
-    const kolo_conn_spec_t *spec = spec_of(conn);
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     kolo_net_rail_t *rail = &conn->rails[index];
     kolo_net_device_t device;
     bool any;
@@ -201,7 +196,7 @@ kolo_status_t kolo_net_rail_lost(kolo_net_conn_t *conn, uint32_t index, kolo_sta
 
 static void came_back(kolo_net_conn_t *conn, uint32_t index)
 {
-    const kolo_conn_spec_t *spec = spec_of(conn);
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     kolo_net_device_t device;
     conn->ops->properties(conn->rails[index].device, &device);
     conn->rails[index].state = KOLO_NET_RAIL_UP;

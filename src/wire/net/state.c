@@ -135,7 +135,7 @@ static void enlist(kolo_net_state_t *state, kolo_net_conn_t *conn)
 kolo_status_t kolo_net_state_join(kolo_wire_ctx_t *ctx, kolo_net_conn_t *conn)
 {
     kolo_net_state_t *state = NULL;
-    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     KOLO_TRY(state_get(ctx, &state));
     choose_devices(state, conn, spec->lane);
     kolo_status_t status = KOLO_OK;

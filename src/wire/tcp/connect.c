@@ -145,7 +145,7 @@ static kolo_status_t attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const k
                             uint32_t nsocks)
 {
     kolo_tcp_state_t *state = NULL;
-    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    const kolo_conn_spec_t *spec = kolo_tcp_spec(conn);
     conn->socks = calloc(nsocks, sizeof *conn->socks);
     conn->streams = calloc(nsocks, sizeof *conn->streams);
     if (conn->tx) conn->outs = calloc(nsocks + 1, sizeof *conn->outs);

@@ -27,7 +27,7 @@
 
 kolo_status_t kolo_tcp_conn_fail(kolo_tcp_conn_t *conn, kolo_status_t status, const char *fmt, ...)
 {
-    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    const kolo_conn_spec_t *spec = kolo_tcp_spec(conn);
     const kolo_member_t *m = conn->state->ctx->member;
     int pid = m && m->peers && conn->peer < m->nranks ? m->peers[conn->peer].pid : 0;
     int n = snprintf(conn->error, sizeof conn->error,

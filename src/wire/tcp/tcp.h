@@ -79,6 +79,11 @@ struct kolo_tcp_conn {
     char error[320];
 };
 
+static inline const kolo_conn_spec_t *kolo_tcp_spec(const kolo_tcp_conn_t *conn)
+{
+    return conn->tx ? &conn->tx->spec : &conn->rx->spec;
+}
+
 /* ---- params.c ---- */
 extern int64_t kolo_tcp_param_sockets; /* log2 */
 extern int64_t kolo_tcp_param_sndbuf, kolo_tcp_param_rcvbuf, kolo_tcp_param_busy_poll_us;
