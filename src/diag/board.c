@@ -103,7 +103,7 @@ static const kolo_board_pair_t *pair_with(const kolo_oob_t *oob, int rank)
     return pairs != NULL ? &pairs[rank] : NULL;
 }
 
-/* What a question shows. */
+/* Returns what a question shows. */
 static const kolo_board_pair_t *asking_pair(const kolo_oob_t *oob, int rank)
 {
     const kolo_board_pair_t *asking = atomic_load_explicit(&kolo_diag(oob)->board->asking, memory_order_acquire);
@@ -126,7 +126,7 @@ static void show_pair(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t number)
     kolo_board_put_up(conn, KOLO_FRAME_PAIR, number, KOLO_PAIR_FRAME_BYTES);
 }
 
-/* The peer, if it can be asked now; calls it where there is no connection yet. */
+/* Returns the peer, if it can be asked now; calls it where there is no connection yet. */
 static kolo_peer_t *whom_to_ask(kolo_oob_t *oob, int rank)
 {
     if (rank < 0 || rank >= oob->nranks || rank == oob->rank || kolo_diag(oob)->board == NULL || oob->closed)
@@ -358,7 +358,7 @@ void kolo_board_note(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, 
     answer_all(oob);
 }
 
-/* The rank that shows operation f->number made other calls up to it. */
+/* Tells that the rank that shows operation f->number made other calls up to it. */
 static void tell_parted(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_board_frame_t *f)
 {
     uint64_t mine;

@@ -81,7 +81,7 @@ static kolo_status_t end_with_too_few(kolo_state_t s)
                      s->nranks == 1 ? " is" : "s are", s->min);
 }
 
-/* Too few: until the launcher sends some, or says that these are enough. */
+/* Waits, where there are too few, until the launcher sends some, or says that these are enough. */
 static kolo_status_t wait_for_more(kolo_state_t s)
 {
     if (s->link.watch < 0) return end_with_too_few(s);

@@ -39,7 +39,7 @@ static uint64_t cost_of(const kolo_item_t *send)
     return sizeof *send + (send->args.memory == KOLO_MEMORY_HOST ? send->value.bytes : 0);
 }
 
-/* The send is to wait. A value may be larger than all that may wait, if nothing does. */
+/* Counts a send that is to wait. A value may be larger than all that may wait, if nothing does. */
 static kolo_status_t begin_waiting(kolo_rendezvous_manager_t manager, const kolo_item_t *send)
 {
     uint64_t cost = cost_of(send), before = atomic_fetch_add_explicit(&manager->waits, cost, memory_order_relaxed);
@@ -120,7 +120,7 @@ static kolo_status_t check_incarnation(const kolo_rendezvous_manager_t manager, 
 
 /* ---- send ---- */
 
-/* With the lock held: it waits in the table. */
+/* Leaves a value in the table, with the lock held. */
 static kolo_status_t leave_value(kolo_rendezvous_t rendezvous, const char *text, kolo_item_t *send)
 {
     KOLO_TRY(begin_waiting(rendezvous->manager, send));
@@ -261,7 +261,7 @@ static kolo_status_t meet_send(kolo_receive_t receive, kolo_item_t *item, kolo_i
     return KOLO_OK;
 }
 
-/* From the table of this task. */
+/* Receives from the table of this task. */
 static kolo_status_t receive_here(kolo_receive_t receive)
 {
     kolo_rendezvous_t rendezvous = receive->rendezvous;
@@ -326,7 +326,7 @@ static kolo_status_t receive_from_other(kolo_receive_t receive)
     return status;
 }
 
-/* Now that the task has a name. */
+/* Starts a receive, of a task that has a name. */
 static kolo_status_t receive_named(kolo_receive_t receive)
 {
     kolo_rendezvous_manager_t manager = receive->rendezvous->manager;
@@ -366,7 +366,7 @@ void kolo_rendezvous_replay(kolo_receive_t receive)
     if (status != KOLO_OK) kolo_receive_finish(receive, status, kolo_error_text(), NULL, NULL);
 }
 
-/* It was listed and is not any more: who was asked for its value is told. */
+/* Tells who was asked for its value that it is not wanted any more. It is listed no more. */
 static void cancel_other(kolo_receive_t receive)
 {
     kolo_rendezvous_manager_t manager = receive->rendezvous->manager;

@@ -284,7 +284,8 @@ static void describe_asked(void *arg, char *buf, size_t bytes)
              at);
 }
 
-/* A call that has failed since `seen`: one that found the task gone is made again, it may be about to come back. */
+/* Looks at calls that have failed since `seen`: one that found the task gone is made again, it may be about to come
+ * back. */
 static kolo_status_t judge_calls(kolo_adapter_t *adapter, int task, uint64_t *seen)
 {
     kolo_call_failure_t failure = last_failure(adapter, task);

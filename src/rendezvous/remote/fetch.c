@@ -228,7 +228,7 @@ void *kolo_fetch_into(const kolo_fetch_t *request)
 
 /* ---- answers ---- */
 
-/* The value came with the message. */
+/* Takes a value that came with the message. */
 static kolo_status_t take_carried(kolo_channel_t *channel, kolo_fetch_t *request, const kolo_message_t *m,
                                   const uint8_t *bytes)
 {

@@ -57,7 +57,7 @@ kolo_status_t kolo_adapter_start(kolo_adapter_t *adapter)
     return kolo_adapter_listen(adapter);
 }
 
-/* The thread has ended: this one is the adapter's now. */
+/* Ends channels, requests and answers. The thread has ended: this one is the adapter's now. */
 static void end_all(kolo_adapter_t *adapter)
 {
     static const char why[] = "this task's server has been stopped";
