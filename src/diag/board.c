@@ -191,7 +191,7 @@ static bool is_before(uint64_t a, uint64_t b)
     return (int64_t)(a - b) < 0;
 }
 
-/* I have failed. With it goes the last operation that I was in: perhaps that is what was wrong. */
+/* Shows that I have failed. With it goes the last operation that I was in: perhaps that is what was wrong. */
 static bool show_failure(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t asked, uint32_t flags)
 {
     const kolo_board_t *board = kolo_diag(oob)->board;
@@ -204,7 +204,7 @@ static bool show_failure(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t asked, uin
     return true;
 }
 
-/* The asker is ahead of me. Is it in what comes next, or have we parted before? */
+/* Shows the last operation to an asker that is ahead of me: is it in what comes next, or have we parted before? */
 static void show_last(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t asked)
 {
     const kolo_board_t *board = kolo_diag(oob)->board;
@@ -253,8 +253,9 @@ static int missing(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t *the
     return -1;
 }
 
-/* The asker has begun a receive that goes another way than what I have sent for it: both ends choose alike by what
- * they have for a message, so what they have differs. Of as many sends as its receives fewer went that way. */
+/* Tells whether the asker has begun a receive that goes another way than what I have sent for it: both ends choose
+ * alike by what they have for a message, so what they have differs. Of as many sends as its receives fewer went
+ * that way. */
 static bool goes_apart(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t *theirs)
 {
     const kolo_board_pair_t *mine = pair_with(oob, rank);
@@ -271,8 +272,8 @@ static bool goes_apart(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t 
 
 #define HELD_MOST 8 /* operations at the end of which one is looked for that holds me */
 
-/* Am I in an operation, or a call, not before `number`, that I cannot leave without `rank`? Calls are published
- * when they are queued; in which ones I am is told apart. */
+/* Tells whether I am in an operation, or a call, not before `number`, that I cannot leave without `rank`. Calls are
+ * published when they are queued; in which ones I am is told apart. */
 static bool is_held_by(const kolo_oob_t *oob, int rank, uint64_t *number, uint64_t *word)
 {
     const kolo_board_t *board = kolo_diag(oob)->board;

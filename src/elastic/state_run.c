@@ -16,8 +16,8 @@
 
 enum { AT_COMMIT = 1, AT_END, AT_WAIT };
 
-/* One small all_reduce in which all ranks see that they are at the same point, and whether one of them has heard of
- * a plan: all hear of it here. */
+/* Runs one small all_reduce in which all ranks see that they are at the same point, and whether one of them has
+ * heard of a plan: all hear of it here. */
 static kolo_status_t agree(kolo_state_t s, uint64_t at, uint64_t number)
 {
     bool heard = s->word.plan > s->plan;

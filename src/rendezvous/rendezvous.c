@@ -129,8 +129,8 @@ static kolo_status_t leave_value(kolo_rendezvous_t rendezvous, const char *text,
     return status;
 }
 
-/* Under the lock: either a receive that is now the caller's to end, or the value is in the table. *small: those
- * ahead of it that cannot take so much, for the caller to end. */
+/* Meets a receive, under the lock: either it is now the caller's to end, or the value is in the table. *small:
+ * those ahead of it that cannot take so much, for the caller to end. */
 static kolo_status_t meet_receive(kolo_rendezvous_t rendezvous, const char *text, kolo_item_t *send,
                                   kolo_item_t **met, kolo_item_t **small)
 {
@@ -223,7 +223,7 @@ static void list_other(kolo_receive_t receive)
     rendezvous->others = receive;
 }
 
-/* With the lock held; true: it was there, and its reference is the caller's now. */
+/* Removes it from the list, with the lock held; true: it was there, and its reference is the caller's now. */
 static bool unlist_other(kolo_receive_t receive)
 {
     if (receive->prev_other == NULL) return false;
@@ -242,7 +242,8 @@ void kolo_rendezvous_unlist(kolo_receive_t receive)
     if (listed) kolo_receive_unref(receive);
 }
 
-/* Under the lock: the receive is claimed and has its send, or it is in the table, or its owner has given it up. */
+/* Meets a send, under the lock: the receive is claimed and has its send, or it is in the table, or its owner has
+ * given it up. */
 static kolo_status_t meet_send(kolo_receive_t receive, kolo_item_t *item, kolo_item_t **met, bool *listed)
 {
     kolo_key_table_t *table = &receive->rendezvous->table;

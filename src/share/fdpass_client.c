@@ -176,8 +176,8 @@ static kolo_status_t converse(fetch_t *f, int *fds, int *nfds)
     return KOLO_OK;
 }
 
-/* What tells the death of the process behind `sock`: its pidfd, else the connection itself, which the server keeps
- * open. (A connection alone would be kept alive by children that a dying process leaves behind.) */
+/* Returns what tells the death of the process behind `sock`: its pidfd, else the connection itself, which the
+ * server keeps open. (A connection alone would be kept alive by children that a dying process leaves behind.) */
 static int alive_descriptor(int *sock, int pid)
 {
     int fd = -1;

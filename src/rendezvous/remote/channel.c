@@ -213,7 +213,7 @@ static kolo_status_t greeted(kolo_channel_t *channel, const kolo_message_t *hell
     return KOLO_OK;
 }
 
-/* key: its name, if that is one. bytes: what is behind its head, where the peer has written it. */
+/* Handles a message. key: its name, if that is one. bytes: what the peer has written behind its head. */
 static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, const kolo_tensor_key_t *key,
                             const uint8_t *bytes)
 {

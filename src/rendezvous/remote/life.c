@@ -112,7 +112,7 @@ static void describe_served(void *arg, char *buf, size_t bytes)
              atomic_load(&adapter->served), adapter->tasks[adapter->me].name);
 }
 
-/* They are between two instructions: a send that found the request before it was given up. */
+/* Waits for answers that are between two instructions: a send that found the request before it was given up. */
 static void await_served(kolo_adapter_t *adapter)
 {
     kolo_wait_t wait;
