@@ -63,7 +63,7 @@ static void begin_share(share_t *s, kolo_comm_t comm)
     s->drawn = s->turn = false;
 }
 
-static void hand_out(lot_t *g, const kolo_call_t *calls)
+static void hand_out(lot_t *g, kolo_call_t *calls)
 {
     size_t at = 0;
     for (size_t i = 0; i < g->count; i++) {
@@ -71,6 +71,11 @@ static void hand_out(lot_t *g, const kolo_call_t *calls)
         while (k < g->nshares && g->shares[k].comm != calls[i].comm) k++;
         if (k == g->nshares) begin_share(&g->shares[g->nshares++], calls[i].comm);
         g->shares[k].work.count++;
+    }
+    if (g->nshares == 1) { /* they are in order already */
+        g->calls = calls;
+        g->shares->work.calls = calls;
+        return;
     }
     for (size_t k = 0; k < g->nshares; k++) {
         g->shares[k].first = at;
@@ -213,7 +218,7 @@ static kolo_status_t check_all(lot_t *g)
 static void queue(lot_t *g)
 {
     bool begun = false;
-    kolo_status_t met = meet(g, false);
+    kolo_status_t met = g->nplaces > 1 ? meet(g, false) : KOLO_OK;
     for (size_t k = 0; k < g->nshares; k++) {
         share_t *s = &g->shares[k];
         kolo_status_t status = met == KOLO_OK ? kolo_device_queue(&s->work) : met;
@@ -225,7 +230,7 @@ static void queue(lot_t *g)
         note(g, status);
         begun = true;
     }
-    if (met == KOLO_OK) note(g, meet(g, true));
+    if (met == KOLO_OK && g->nplaces > 1) note(g, meet(g, true));
 }
 
 kolo_status_t kolo_device_submit_group(kolo_call_t *calls, size_t count)
@@ -238,7 +243,7 @@ kolo_status_t kolo_device_submit_group(kolo_call_t *calls, size_t count)
     g.count = count;
     g.nshares = g.nplaces = 0;
     g.first = KOLO_OK;
-    g.calls = few ? few_calls : malloc(count * sizeof *g.calls);
+    kolo_call_t *room = g.calls = few ? few_calls : malloc(count * sizeof *g.calls);
     g.shares = few ? few_shares : malloc(count * sizeof *g.shares);
     g.places = few ? few_places : malloc(count * sizeof *g.places);
     if (g.calls && g.shares && g.places) {
@@ -256,7 +261,7 @@ kolo_status_t kolo_device_submit_group(kolo_call_t *calls, size_t count)
     }
     for (size_t i = 0; i < count; i++) kolo_call_disown(&calls[i]);
     if (!few) {
-        free(g.calls);
+        free(room);
         free(g.shares);
         free(g.places);
     }

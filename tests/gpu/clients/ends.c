@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -128,7 +129,8 @@ static bool ends_beside_held(kit_team_t *t)
     uint64_t took = kit_now_ms() - begun;
     kit_let_go(r);
     pthread_join(thread, NULL);
-    if (took > 10000)
+    if (t->options->verbose) fprintf(stderr, "rank %d: the end took %llu ms\n", r->rank, (unsigned long long)took);
+    if (took > 10000 && kit_foreign() >= 0) /* a real driver may stop other calls meanwhile */
         good = KIT_FAIL("rank %d: the end took %llu ms while a stream was held", r->rank, (unsigned long long)took);
     r->comm = first;
     good = kit_sync(r, r->streams[1]) && good;
@@ -146,22 +148,25 @@ static bool begins_beside_held(kit_team_t *t)
     kit_rank_t *r = &t->ranks[0], alone = {.rank = 0, .nranks = 1};
     kolo_unique_id_t id;
     kolo_comm_t comm;
+    pthread_t thread;
     config.device = r->device + r->nranks;
     if (config.device >= kit_devices() || getenv("KOLO_GPU_EXECUTOR")) return true;
-    bool good = kit_rank_open(&alone, config.device, 1 << 16);
+    bool good = kit_rank_open(&alone, config.device, 1 << 16) && kit_hold(&alone, alone.streams[1]);
+    if (!good || pthread_create(&thread, NULL, clients_let_go_late, &alone)) return false;
     for (int round = 0; round < 3 && good; round++) { /* the second one still waits for what the first has asked */
-        good = KIT_OK(kolo_get_unique_id(&id)) && (round == 2 || kit_hold(&alone, alone.streams[1]));
         uint64_t begun = kit_now_ms();
+        good = KIT_OK(kolo_get_unique_id(&id));
         config.init_timeout_ms = round < 2 ? LIMIT : 60000;
         kolo_status_t status = kolo_comm_init_rank(&comm, 1, id, 0, &config);
         uint64_t took = kit_now_ms() - begun;
         if (round < 2 && (status != KOLO_ERR_TIMEOUT || !strstr(kolo_get_last_error(NULL), "load the kernels")))
             good = KIT_FAIL("rank %d: init behind a held stream: %s", r->rank, kolo_get_last_error(NULL));
-        if (took > 20000) good = KIT_FAIL("rank %d: init took %llu ms", r->rank, (unsigned long long)took);
+        if (took > 15000) good = KIT_FAIL("rank %d: init took %llu ms", r->rank, (unsigned long long)took);
         if (round == 2) good = KIT_OK(status) && KIT_OK(kolo_comm_destroy(comm)) && good;
         if (round == 1) kit_let_go(&alone);
     }
     kit_let_go(&alone);
+    pthread_join(thread, NULL);
     good = kit_sync(&alone, alone.streams[1]) && good;
     kit_rank_close(&alone);
     kit_enter(r);
