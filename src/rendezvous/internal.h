@@ -169,17 +169,12 @@ struct kolo_rendezvous {
     kolo_key_table_t table;
     /* Receives under way from other tasks, and those that wait until the manager has a name. */
     kolo_receive_t others;
-    uint64_t waits, spare; /* bytes of the manager's `waits` that this step has taken; and that it does not need */
-    kolo_status_t status;  /* KOLO_OK until it is aborted */
+    kolo_status_t status; /* KOLO_OK until it is aborted */
     char why[KOLO_WHY_BYTES];
 };
 /* Makes a rendezvous with one reference, that of the manager's list. NULL: no memory. */
 kolo_rendezvous_t kolo_rendezvous_new(kolo_rendezvous_manager_t manager, uint64_t step);
 void kolo_rendezvous_ref(kolo_rendezvous_t rendezvous);
-/* Counts a send that is to wait (waiting.c); KOLO_ERR_NO_MEMORY: too much waits already. With the lock held. */
-kolo_status_t kolo_rendezvous_begin_waiting(kolo_rendezvous_t rendezvous, const kolo_item_t *send);
-/* Counts it no more. With the lock held, or when the step is over and nothing comes into its table. */
-void kolo_rendezvous_end_waiting(kolo_rendezvous_t rendezvous, const kolo_item_t *send);
 void kolo_rendezvous_unref(kolo_rendezvous_t rendezvous);
 /* Starts a receive that waited until the manager had a name. */
 void kolo_rendezvous_replay(kolo_receive_t receive);
@@ -226,18 +221,14 @@ struct kolo_rendezvous_manager {
     _Atomic bool named;
     char task[KOLO_TASK_NAME_MAX + 1];
     uint64_t incarnation;
-    uint32_t forks;                  /* kolo_process_forks() where it was made */
-    uint64_t waits_most;             /* bytes of sends that may wait for their receives (KOLO_RENDEZVOUS_WAITING) */
+    uint32_t forks;         /* kolo_process_forks() where it was made */
+    uint64_t waits_most;    /* bytes of sends that may wait for their receives (KOLO_RENDEZVOUS_WAITING), */
+    _Atomic uint64_t waits; /* and that do, in the tables of all steps */
     const kolo_remote_ops_t *remote; /* NULL: no other tasks */
     void *remote_arg;
-    struct kolo_rendezvous_watch *_Atomic watch; /* watch.h; NULL: no flight record */
-    /* What follows is written with each value, on lines of its own: what stands above is read with each. */
-    uint8_t apart[KOLO_CACHE_LINE];
-    _Atomic uint64_t waits; /* bytes of sends in the tables of all steps, with what the steps have spare */
-    uint8_t between[KOLO_CACHE_LINE - sizeof(uint64_t)];
     _Atomic uint32_t asking; /* threads that are about to call one of `remote`: raised with the lock of a step that
                                 is not over, so after the end of all steps it only falls */
-    uint8_t behind[KOLO_CACHE_LINE - sizeof(uint32_t)];
+    struct kolo_rendezvous_watch *_Atomic watch; /* watch.h; NULL: no flight record */
 };
 /* Sets what reaches other tasks. Call it before the first step is made. */
 void kolo_rendezvous_manager_set_remote(kolo_rendezvous_manager_t manager, const kolo_remote_ops_t *ops, void *arg);

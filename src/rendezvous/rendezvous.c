@@ -30,6 +30,34 @@ void kolo_rendezvous_ref(kolo_rendezvous_t rendezvous)
     atomic_fetch_add_explicit(&rendezvous->refs, 1, memory_order_relaxed);
 }
 
+/* ---- what waits ---- */
+
+/* A send needs no receive, so a task that sends faster than the others receive would fill its memory. */
+
+static uint64_t cost_of(const kolo_item_t *send)
+{
+    return sizeof *send + (send->args.memory == KOLO_MEMORY_HOST ? send->value.bytes : 0);
+}
+
+/* Counts a send that is to wait. A value may be larger than all that may wait, if nothing does. */
+static kolo_status_t begin_waiting(kolo_rendezvous_manager_t manager, const kolo_item_t *send)
+{
+    uint64_t cost = cost_of(send), before = atomic_fetch_add_explicit(&manager->waits, cost, memory_order_relaxed);
+    if (KOLO_LIKELY(before == 0 || before + cost <= manager->waits_most)) return KOLO_OK;
+    atomic_fetch_sub_explicit(&manager->waits, cost, memory_order_relaxed);
+    return kolo_fail(KOLO_ERR_NO_MEMORY,
+                     "no receive waits for its %" PRIu64 " bytes, and %" PRIu64
+                     " bytes that %s has sent wait already, of %" PRIu64
+                     " that may (KOLO_RENDEZVOUS_WAITING): the receivers are behind, or do not come; send again "
+                     "when they have received",
+                     send->value.bytes, before, manager->task, manager->waits_most);
+}
+
+static void end_waiting(kolo_rendezvous_t rendezvous, const kolo_item_t *send)
+{
+    atomic_fetch_sub_explicit(&rendezvous->manager->waits, cost_of(send), memory_order_relaxed);
+}
+
 static void item_drop(kolo_item_t *item)
 {
     if (item->receive)
@@ -46,7 +74,7 @@ static void drop_all(kolo_rendezvous_t rendezvous, kolo_item_t *item)
         if (item->receive)
             kolo_receive_finish(item->receive, rendezvous->status, rendezvous->why, NULL, NULL);
         else
-            kolo_rendezvous_end_waiting(rendezvous, item);
+            end_waiting(rendezvous, item);
         item_drop(item);
         item = next;
     }
@@ -92,17 +120,17 @@ static kolo_status_t check_incarnation(const kolo_rendezvous_manager_t manager, 
 
 /* ---- send ---- */
 
-/* With the lock held: it waits in the table. */
+/* Leaves a value in the table, with the lock held. */
 static kolo_status_t leave_value(kolo_rendezvous_t rendezvous, const char *text, kolo_item_t *send)
 {
-    KOLO_TRY(kolo_rendezvous_begin_waiting(rendezvous, send));
+    KOLO_TRY(begin_waiting(rendezvous->manager, send));
     kolo_status_t status = kolo_table_add(&rendezvous->table, text, send);
-    if (status != KOLO_OK) kolo_rendezvous_end_waiting(rendezvous, send);
+    if (status != KOLO_OK) end_waiting(rendezvous, send);
     return status;
 }
 
-/* Under the lock: either a receive that is now the caller's to end, or the value is in the table. *small: those
- * ahead of it that cannot take so much, for the caller to end. */
+/* Meets a receive, under the lock: either it is now the caller's to end, or the value is in the table. *small:
+ * those ahead of it that cannot take so much, for the caller to end. */
 static kolo_status_t meet_receive(kolo_rendezvous_t rendezvous, const char *text, kolo_item_t *send,
                                   kolo_item_t **met, kolo_item_t **small)
 {
@@ -195,7 +223,7 @@ static void list_other(kolo_receive_t receive)
     rendezvous->others = receive;
 }
 
-/* With the lock held; true: it was there, and its reference is the caller's now. */
+/* Removes it from the list, with the lock held; true: it was there, and its reference is the caller's now. */
 static bool unlist_other(kolo_receive_t receive)
 {
     if (receive->prev_other == NULL) return false;
@@ -214,7 +242,8 @@ void kolo_rendezvous_unlist(kolo_receive_t receive)
     if (listed) kolo_receive_unref(receive);
 }
 
-/* Under the lock: the receive is claimed and has its send, or it is in the table, or its owner has given it up. */
+/* Meets a send, under the lock: the receive is claimed and has its send, or it is in the table, or its owner has
+ * given it up. */
 static kolo_status_t meet_send(kolo_receive_t receive, kolo_item_t *item, kolo_item_t **met, bool *listed)
 {
     kolo_key_table_t *table = &receive->rendezvous->table;
@@ -224,7 +253,7 @@ static kolo_status_t meet_send(kolo_receive_t receive, kolo_item_t *item, kolo_i
         KOLO_TRY(kolo_receive_takes(receive, &first->value, &first->args));
         if (!kolo_receive_claim(receive)) return KOLO_OK;
         kolo_table_remove(table, first);
-        kolo_rendezvous_end_waiting(receive->rendezvous, first);
+        end_waiting(receive->rendezvous, first);
         *met = first;
     } else if (!atomic_load_explicit(&receive->claimed, memory_order_acquire)) {
         KOLO_TRY(kolo_table_add(table, receive->text, item));
@@ -233,7 +262,7 @@ static kolo_status_t meet_send(kolo_receive_t receive, kolo_item_t *item, kolo_i
     return KOLO_OK;
 }
 
-/* From the table of this task. */
+/* Receives from the table of this task. */
 static kolo_status_t receive_here(kolo_receive_t receive)
 {
     kolo_rendezvous_t rendezvous = receive->rendezvous;
@@ -264,7 +293,7 @@ bool kolo_rendezvous_take(kolo_rendezvous_t rendezvous, const char *text, const 
     kolo_item_t *item = rendezvous->status == KOLO_OK ? kolo_table_first_send(&rendezvous->table, text) : NULL;
     if (item && (item->args.memory == KOLO_MEMORY_DEVICE || item->value.bytes > most)) item = NULL;
     if (item) kolo_table_remove(&rendezvous->table, item);
-    if (item) kolo_rendezvous_end_waiting(rendezvous, item);
+    if (item) end_waiting(rendezvous, item);
     pthread_mutex_unlock(&rendezvous->lock);
     if (item == NULL) return false;
     *value = item->value;
@@ -298,7 +327,7 @@ static kolo_status_t receive_from_other(kolo_receive_t receive)
     return status;
 }
 
-/* Now that the task has a name. */
+/* Starts a receive, of a task that has a name. */
 static kolo_status_t receive_named(kolo_receive_t receive)
 {
     kolo_rendezvous_manager_t manager = receive->rendezvous->manager;
@@ -338,7 +367,7 @@ void kolo_rendezvous_replay(kolo_receive_t receive)
     if (status != KOLO_OK) kolo_receive_finish(receive, status, kolo_error_text(), NULL, NULL);
 }
 
-/* It was listed and is not any more: who was asked for its value is told. */
+/* Tells who was asked for its value that it is not wanted any more. It is listed no more. */
 static void cancel_other(kolo_receive_t receive)
 {
     kolo_rendezvous_manager_t manager = receive->rendezvous->manager;

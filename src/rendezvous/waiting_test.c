@@ -152,38 +152,6 @@ static void empty_values_count_as_well(void **state)
     assert_in_range(n, 1000, LIMIT / sizeof(kolo_item_t));
 }
 
-static void a_step_counts_a_little_more_than_waits_and_gives_it_back_with_its_last_value(void **state)
-{
-    enum { VALUES = 40 };
-    const fixture_t *f = *state;
-    const uint64_t spare = 16384; /* of 1 GB */
-    f->manager->waits_most = UINT64_C(1) << 30;
-    for (int i = 0; i < VALUES; i++) {
-        assert_int_equal(send_value(f->step, KEY("grad"), BYTES), KOLO_OK);
-        assert_in_range(f->manager->waits, (uint64_t)(i + 1) * BYTES, (uint64_t)(i + 1) * (BYTES + 1000) + spare);
-    }
-    for (int i = VALUES; i-- > 1;) {
-        receive(f->step, KEY("grad"));
-        assert_in_range(f->manager->waits, (uint64_t)i * BYTES, (uint64_t)i * (BYTES + 1000) + 2 * spare);
-    }
-    receive(f->step, KEY("grad"));
-    assert_int_equal(f->manager->waits, 0);
-}
-
-static void the_last_bytes_of_the_limit_are_given_without_spare_ones(void **state)
-{
-    const fixture_t *f = *state;
-    const size_t half = (2 << 20) - sizeof(kolo_item_t), spare = 64; /* of 4 MB */
-    kolo_rendezvous_t other;
-    f->manager->waits_most = 4 << 20;
-    assert_int_equal(kolo_rendezvous_open(f->manager, 8, &other), KOLO_OK);
-    assert_int_equal(send_value(f->step, KEY("grad"), half), KOLO_OK);
-    assert_int_equal(send_value(other, KEY("grad"), half - spare), KOLO_OK);
-    assert_int_equal(f->manager->waits, 4 << 20);
-    assert_int_equal(send_value(other, KEY("grad"), 1), KOLO_ERR_NO_MEMORY);
-    kolo_rendezvous_close(other);
-}
-
 static void unless_it_is_set_the_limit_is_half_of_the_memory(void **state)
 {
     kolo_rendezvous_manager_t manager;
@@ -200,16 +168,13 @@ static void unless_it_is_set_the_limit_is_half_of_the_memory(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        TEST(a_send_beyond_the_limit_is_refused_in_words_and_stays_the_callers),
-        TEST(each_receive_makes_room_for_a_send),
-        TEST(a_value_whose_receive_waits_is_never_refused),
-        TEST(the_values_of_all_steps_count_and_those_of_ended_ones_do_not),
-        TEST(one_value_may_be_larger_than_the_limit),
-        TEST(empty_values_count_as_well),
-        TEST(a_step_counts_a_little_more_than_waits_and_gives_it_back_with_its_last_value),
-        TEST(the_last_bytes_of_the_limit_are_given_without_spare_ones),
-        cmocka_unit_test(unless_it_is_set_the_limit_is_half_of_the_memory)};
+    const struct CMUnitTest tests[] = {TEST(a_send_beyond_the_limit_is_refused_in_words_and_stays_the_callers),
+                                       TEST(each_receive_makes_room_for_a_send),
+                                       TEST(a_value_whose_receive_waits_is_never_refused),
+                                       TEST(the_values_of_all_steps_count_and_those_of_ended_ones_do_not),
+                                       TEST(one_value_may_be_larger_than_the_limit),
+                                       TEST(empty_values_count_as_well),
+                                       cmocka_unit_test(unless_it_is_set_the_limit_is_half_of_the_memory)};
     setenv("KOLO_RENDEZVOUS_WAITING", "1M", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

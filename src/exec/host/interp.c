@@ -14,7 +14,7 @@
 
 /* ---- waiting for slots ---- */
 
-/* The slot that `rx` shows must be the one this task expects. */
+/* Checks that the slot that `rx` shows is the one this task expects. */
 static inline kolo_status_t check_slot(const kolo_interp_slot_t *s, const kolo_rx_t *rx)
 {
     const kolo_slot_header_t *h = kolo_rx_header(rx);
@@ -35,7 +35,7 @@ static void expect(const kolo_interp_slot_t *s)
     s->rx->ops->rx_expect(s->rx, 0, into, s->bytes);
 }
 
-/* The same for all slots of the instruction that fit the queue, when half of those announced have come. */
+/* Does the same for all slots of the instruction that fit the queue, when half of those announced have come. */
 static void expect_ahead(const kolo_interp_slot_t *s)
 {
     kolo_lane_state_t *lane = s->lane, walk = *lane;
@@ -126,9 +126,8 @@ static void end_of_loop(kolo_lane_state_t *lane, const kolo_insn_t *insns)
     lane->pc++;
 }
 
-#define MANY 16u /* ranks */
-#define LATE_STEPS                                                                                                 \
-    500u /* in which nothing has moved: some ten microseconds, more than ranks on their cores are apart */
+#define MANY       16u  /* ranks */
+#define LATE_STEPS 500u /* without a move, some 50 us: longer than ranks on their cores are apart */
 
 static bool is_slowest(const kolo_task_t *task, const kolo_lane_state_t *lane)
 {
@@ -144,7 +143,7 @@ static void look_for_lateness(kolo_task_t *task, bool moved)
     if (task->interp.idle == LATE_STEPS) task->interp.late = true;
 }
 
-/* May the lane begin its next tile? Scratch is a tile's, and another lane may read it still. */
+/* Tells whether the lane may begin its next tile. Scratch is a tile's, and another lane may read it still. */
 static bool keeps_step(const kolo_task_t *task, const kolo_lane_state_t *lane)
 {
     const kolo_plan_t *p = task->interp.plan;
@@ -154,7 +153,7 @@ static bool keeps_step(const kolo_task_t *task, const kolo_lane_state_t *lane)
     return true;
 }
 
-/* One instruction. KOLO_IN_PROGRESS: it cannot go on now. */
+/* Runs one instruction. KOLO_IN_PROGRESS: it cannot go on now. */
 static inline kolo_status_t step_lane(kolo_task_t *task, kolo_lane_state_t *lane, const kolo_insn_t *insns,
                                       bool *moved)
 {
