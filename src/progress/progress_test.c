@@ -329,7 +329,7 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* As a program does that closes all descriptors but its own. */
+/* Closes its descriptors, as a program does that closes all but its own. */
 static void a_thread_whose_descriptors_were_closed_still_ends(void **state)
 {
     static bool before[NUMBERS], after[NUMBERS];

@@ -88,7 +88,7 @@ static kolo_status_t check_members(const kolo_split_t *s, const kolo_split_row_t
     return KOLO_OK;
 }
 
-/* The status is the parent's; *began is the child's. */
+/* Exchanges the rows. The status is the parent's; *began is the child's. */
 static kolo_status_t exchange(kolo_split_t *s, kolo_oob_child_t **oob_child, uint8_t **addresses,
                               kolo_status_t *began)
 {
