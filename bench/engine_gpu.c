@@ -44,11 +44,6 @@ bool kit_fail(const char *file, int line, const char *format, ...)
     exit(1);
 }
 
-bool kit_ok(const char *file, int line, const char *call, kolo_status_t status)
-{
-    return status == KOLO_OK || kit_fail(file, line, "%s: %s", call, kolo_get_last_error(NULL));
-}
-
 static double now_s(void)
 {
     struct timespec t;

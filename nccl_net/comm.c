@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "link/address.h"
 #include "link/auth.h"
+#include "link/first.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -51,25 +52,9 @@ typedef struct {
 
 /* ---- the socket beside it ---- */
 
-/* 1: all is there; 0: not yet; -1: it has ended. */
-static int read_up_to(int fd, void *at, uint32_t *got, uint32_t want)
-{
-    while (*got < want) {
-        ssize_t n = recv(fd, (char *)at + *got, want - *got, MSG_DONTWAIT);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-        if (n <= 0) return -1;
-        *got += (uint32_t)n;
-    }
-    return 1;
-}
-
 static kolo_status_t say(int fd, const void *bytes, size_t n)
 {
-    ssize_t sent;
-    do sent = send(fd, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)n ? KOLO_OK : kolo_fail_errno(KOLO_ERR_REMOTE, errno, "the peer has gone");
+    return kolo_link_say(fd, bytes, n) ? KOLO_OK : kolo_fail_errno(KOLO_ERR_REMOTE, errno, "the peer has gone");
 }
 
 static void prove(const uint8_t of[32], bool reader, const kolo_net_hello_t *hello, kolo_key_t *proof)
@@ -98,7 +83,7 @@ static bool is_proven(const uint8_t key[32], bool reader, const introduction_t *
 /* KOLO_IN_PROGRESS until the peer's introduction is there. */
 static kolo_status_t meet(comm_t *c)
 {
-    int there = read_up_to(c->socket, &c->theirs, &c->got, sizeof c->theirs);
+    int there = kolo_link_read_up_to(c->socket, &c->theirs, &c->got, sizeof c->theirs);
     if (there == 0) return KOLO_IN_PROGRESS;
     if (there < 0) return kolo_fail(KOLO_ERR_REMOTE, "the peer has gone while the connection was made");
     if (!is_proven(c->key, !c->reads, &c->theirs))
@@ -241,7 +226,7 @@ static kolo_status_t step_reader(comm_t *c)
         KOLO_TRY(introduce(c));
         c->stage = MET;
     }
-    int there = read_up_to(c->socket, &ready, &c->got, 1);
+    int there = kolo_link_read_up_to(c->socket, &ready, &c->got, 1);
     if (there == 0) return KOLO_IN_PROGRESS;
     if (there < 0 || ready != READY)
         return kolo_fail(KOLO_ERR_REMOTE, "the peer has gone while the connection was made");
@@ -308,7 +293,7 @@ static kolo_status_t choose_caller(listener_t *l)
 {
     for (uint32_t i = 0; i < l->ncallers && !l->half;) {
         caller_t c = l->callers[i];
-        int there = read_up_to(c.socket, &c.theirs, &c.got, sizeof c.theirs);
+        int there = kolo_link_read_up_to(c.socket, &c.theirs, &c.got, sizeof c.theirs);
         if (there == 0) {
             l->callers[i++] = c;
             continue;

@@ -332,7 +332,12 @@ kolo_status_t kolo_engine_barrier(kolo_tensor_engine_t engine, const kolo_submis
 /* Sets *complete to 1 if the tensor of this handle is complete, successfully or not, else to 0. Never waits. */
 kolo_status_t kolo_engine_poll(kolo_tensor_engine_t engine, int64_t handle, int *complete);
 /* Waits until the tensor is complete, frees the handle, fills *completion (may be NULL) and returns the tensor's
- * status. After timeout_ms (0: no limit) it returns KOLO_ERR_TIMEOUT, and the handle stays. Not from a callback. */
+ * status. After timeout_ms (0: no limit) it returns KOLO_ERR_TIMEOUT, leaves *completion alone, and the handle
+ * stays; a tensor that failed by a time limit of its own (KOLO_OP_TIMEOUT_MS) is KOLO_ERR_TIMEOUT as well, but
+ * complete, and its handle is freed. At its limit the error names the ranks that have not submitted the tensor, as
+ * far as the set's coordinator has told: it tells of a tensor that has waited for a second, and of those that have
+ * waited longest if there are many. A handle that was waited for before is KOLO_ERR_INVALID_ARGUMENT, a call in a
+ * callback KOLO_ERR_INVALID_USAGE. When the engine is aborted, or a rank is lost, the wait ends with that. */
 kolo_status_t kolo_engine_wait(kolo_tensor_engine_t engine, int64_t handle, int timeout_ms,
                                kolo_completion_t *completion);
 

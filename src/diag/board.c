@@ -444,5 +444,6 @@ void kolo_board_look(kolo_oob_t *oob, uint64_t now_ns)
             ask_pair(oob, oob->awaits, number);
         kolo_diag(oob)->asked_ns = now_ns;
     }
+    kolo_left_look(oob);
     pthread_mutex_unlock(&oob->lock);
 }

@@ -98,6 +98,7 @@ void kolo_left_encode(const kolo_left_frame_t *left, uint8_t bytes[KOLO_LEFT_FRA
     kolo_put64(bytes + 8, left->sum);
     kolo_put32(bytes + 16, (uint32_t)left->rank);
     kolo_put32(bytes + 20, left->counts);
+    kolo_put64(bytes + 24, left->gathers);
 }
 
 const char *kolo_left_decode(const uint8_t *bytes, size_t length, int nranks, kolo_left_frame_t *left)
@@ -105,7 +106,11 @@ const char *kolo_left_decode(const uint8_t *bytes, size_t length, int nranks, ko
     if (length != KOLO_LEFT_FRAME_BYTES) return "a leaving of the wrong length";
     uint32_t rank = kolo_get32(bytes + 16), counts = kolo_get32(bytes + 20);
     if (rank >= (uint32_t)nranks || counts > 1) return "a leaving out of range";
-    *left = (kolo_left_frame_t){kolo_get64(bytes), kolo_get64(bytes + 8), (int)rank, counts != 0};
+    *left = (kolo_left_frame_t){.last = kolo_get64(bytes),
+                                .sum = kolo_get64(bytes + 8),
+                                .gathers = kolo_get64(bytes + 24),
+                                .rank = (int)rank,
+                                .counts = counts != 0};
     return NULL;
 }
 

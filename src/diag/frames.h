@@ -40,10 +40,10 @@ typedef struct {
 /* 0 word, 8 number, 16 the other's word, 24 its number, 32 rank, 36 the other */
 #define KOLO_DIFFERENCE_FRAME_BYTES 40
 
-/* 0 the last operation, 8 the sum, 16 rank, 20 whether these count */
-#define KOLO_LEFT_FRAME_BYTES 24
+/* 0 the last operation, 8 the sum, 16 rank, 20 whether these count, 24 all-gathers that it has come to */
+#define KOLO_LEFT_FRAME_BYTES 32
 typedef struct {
-    uint64_t last, sum;
+    uint64_t last, sum, gathers;
     int rank;
     bool counts;
 } kolo_left_frame_t;

@@ -2,7 +2,8 @@
  *
  * Ranks that have left in order without meeting anybody (decision 0064). Each says up to which operation it has
  * come, and the sum of all up to that one; it goes round like the loss of a rank. Who is still inside compares: it
- * has called the same up to there, and nothing after it, for that would need the one that has left.
+ * has called the same up to there, and nothing after it, for that would need the one that has left. On GPUs ranks
+ * do not count alike; there the all-gathers are compared, without which no communicator is made of this one.
  */
 #include "diag/state.h"
 #include "member/life.h"
@@ -20,7 +21,10 @@ static kolo_left_t *left_of(kolo_oob_t *oob, int rank)
 
 static void fill(const kolo_left_t *left, int rank, uint8_t bytes[KOLO_LEFT_FRAME_BYTES])
 {
-    kolo_left_encode(&(kolo_left_frame_t){left->last, left->sum, rank, left->counts}, bytes);
+    kolo_left_encode(
+        &(kolo_left_frame_t){
+            .last = left->last, .sum = left->sum, .gathers = left->gathers, .rank = rank, .counts = left->counts},
+        bytes);
 }
 
 /* ---- comparing; with the lock held ---- */
@@ -41,14 +45,26 @@ static void note_sum(kolo_oob_t *oob, int rank, kolo_left_t *left)
         note(oob, rank, left->last, 0, 0);
 }
 
+/* Notes that this rank waits in an all-gather to which that one never comes. */
+static void note_gather(kolo_oob_t *oob, int rank, const kolo_left_t *left, uint64_t mine)
+{
+    const kolo_diag_t *d = kolo_diag(oob);
+    uint64_t word = 0;
+    (void)kolo_sums_word(d->board, mine, &word);
+    kolo_difference_note(
+        oob, &(kolo_difference_t){oob->rank, rank, mine, word, left->last + 1, word ? d->leave_word : 0});
+}
+
 /* leaving: nothing follows. Until it has left a rank may be behind. */
 static void compare(kolo_oob_t *oob, int rank, bool leaving)
 {
     kolo_diag_t *d = kolo_diag(oob);
     kolo_left_t *left = &d->left[rank];
     uint64_t sum, word, mine = d->board != NULL ? kolo_board_last(d->board) : KOLO_BOARD_NONE;
-    if (!left->known || !left->counts || d->board == NULL || d->went) return;
+    if (!left->known || d->board == NULL || d->went) return;
     if (mine == KOLO_BOARD_NONE) mine = d->board->first - 1;
+    if (left->gathers < oob->gathers) note_gather(oob, rank, left, mine);
+    if (!left->counts) return;
     int64_t ahead = (int64_t)(mine - left->last);
     if (ahead < 0 && leaving) note(oob, rank, left->last, 0, 0);
     if (ahead < 0) return;
@@ -75,7 +91,7 @@ const char *kolo_left_arrived(kolo_conn_t *conn)
     if (wrong != NULL || f.rank == oob->rank) return wrong;
     kolo_left_t *left = left_of(oob, f.rank);
     if (left == NULL || left->known) return NULL;
-    *left = (kolo_left_t){.known = true, .counts = f.counts, .last = f.last, .sum = f.sum};
+    *left = (kolo_left_t){.known = true, .counts = f.counts, .last = f.last, .sum = f.sum, .gathers = f.gathers};
     kolo_news_flood(oob, KOLO_FRAME_LEFT, conn->body, KOLO_LEFT_FRAME_BYTES);
     compare(oob, f.rank, false);
     kolo_oob_wake(oob);
@@ -91,6 +107,11 @@ void kolo_left_tell(kolo_conn_t *conn)
         fill(&kolo_diag(oob)->left[r], r, bytes);
         kolo_news_send(conn, KOLO_FRAME_LEFT, bytes, sizeof(bytes));
     }
+}
+
+void kolo_left_look(kolo_oob_t *oob)
+{
+    if (kolo_diag(oob)->left != NULL) compare_all(oob, false);
 }
 
 /* ---- for the rooms above ---- */
@@ -127,7 +148,7 @@ void kolo_diag_leave_at(kolo_oob_t *oob, uint64_t last, uint64_t sum, bool count
     kolo_diag(oob)->went = true;
     if (mine != NULL) {
         if (last == KOLO_BOARD_NONE) last = kolo_diag(oob)->board->first - 1;
-        *mine = (kolo_left_t){.known = true, .counts = counts, .last = last, .sum = sum};
+        *mine = (kolo_left_t){.known = true, .counts = counts, .last = last, .sum = sum, .gathers = oob->gathers};
         fill(mine, oob->rank, bytes);
         kolo_news_flood(oob, KOLO_FRAME_LEFT, bytes, sizeof(bytes));
     }

@@ -32,7 +32,7 @@ typedef struct {
 /* A rank that has left in order, and up to where it had come (left.c). */
 typedef struct {
     bool known, counts; /* counts: operations are counted alike on all ranks */
-    uint64_t last, sum;
+    uint64_t last, sum, gathers;
     uint64_t asked_ns; /* it was asked in what we differ */
 } kolo_left_t;
 
@@ -116,6 +116,8 @@ const char *kolo_difference_arrived(kolo_conn_t *conn);
 const char *kolo_left_arrived(kolo_conn_t *conn);
 /* Tells the rank at the other end who has left. */
 void kolo_left_tell(kolo_conn_t *conn);
+/* Compares with them, while a thread waits. */
+void kolo_left_look(kolo_oob_t *oob);
 
 const char *kolo_diag_survey_asked(kolo_conn_t *conn);
 const char *kolo_findings_arrived(kolo_conn_t *conn);

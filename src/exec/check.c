@@ -3,6 +3,7 @@
  * Does what a call names fit its communicator? For executors that have no faster way to know it.
  */
 #include "exec/exec.h"
+#include "exec/place.h"
 #include "mem/cuda/cuda.h"
 
 static void reach_other(int ordinal, void *stream, const void *p, kolo_mem_place_t *place)
@@ -14,6 +15,26 @@ static void reach_other(int ordinal, void *stream, const void *p, kolo_mem_place
     kolo_cuda_leave(pushed);
 }
 
+kolo_status_t kolo_exec_check_place(const kolo_mem_place_t *place, const void *p, uint64_t bytes, int rank,
+                                    int device, const char *what)
+{
+    if (place->ops != &kolo_mem_cuda)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                         "%s %p is not memory of a GPU, nor other memory that it reaches: the communicator of rank "
+                         "%d works on GPU %d",
+                         what, p, rank, device);
+    if (place->device != device)
+        return kolo_fail(
+            KOLO_ERR_INVALID_ARGUMENT,
+            "%s %p lies on GPU %d, and the communicator of rank %d works on GPU %d, which does not reach it", what,
+            p, place->device, rank, device);
+    uint64_t left = (uintptr_t)p < place->base ? 0 : kolo_mem_length(place, (uintptr_t)p, bytes);
+    if (left >= bytes) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
+                     "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
+                     (unsigned long long)left, (unsigned long long)bytes);
+}
+
 static kolo_status_t check_memory(const kolo_exec_call_t *c, const void *p, uint64_t bytes, int rank, int device,
                                   const char *what)
 {
@@ -21,21 +42,7 @@ static kolo_status_t check_memory(const kolo_exec_call_t *c, const void *p, uint
     if (!p || !bytes) return KOLO_OK;
     kolo_mem_find(p, &place);
     if (place.ops != &kolo_mem_cuda || place.device != device) reach_other(device, c->stream, p, &place);
-    if (place.ops != &kolo_mem_cuda)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p is not memory of a GPU, nor other memory that it reaches: the communicator of rank "
-                         "%d works on GPU %d",
-                         what, p, rank, device);
-    if (place.device != device)
-        return kolo_fail(
-            KOLO_ERR_INVALID_ARGUMENT,
-            "%s %p lies on GPU %d, and the communicator of rank %d works on GPU %d, which does not reach it", what,
-            p, place.device, rank, device);
-    uint64_t left = kolo_mem_length(&place, (uintptr_t)p, bytes);
-    if (left >= bytes) return KOLO_OK;
-    return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                     "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
-                     (unsigned long long)left, (unsigned long long)bytes);
+    return kolo_exec_check_place(&place, p, bytes, rank, device, what);
 }
 
 kolo_status_t kolo_exec_refuse_reducer(const kolo_reducer_t *r)

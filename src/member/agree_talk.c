@@ -124,9 +124,12 @@ void kolo_agree_send_unsent(kolo_agree_run_t *x)
 
 /* ---- what is learnt ---- */
 
+/* Tells who is out. Who has taken leave comes to no agreement any more, like one that is lost. If it has this one
+ * behind it, all have accepted what it decided, so its absence changes nothing. */
 static bool has_gone(const kolo_peer_t *peer)
 {
-    return kolo_peer_is_lost(peer) || peer->gone || (peer->live == 0 && peer->dial_status == KOLO_ERR_REMOTE);
+    return kolo_peer_is_lost(peer) || peer->gone || peer->farewell ||
+           (peer->live == 0 && peer->dial_status == KOLO_ERR_REMOTE);
 }
 
 /* Adds who is out; with `only_ask`, whether there is anybody new. */

@@ -260,7 +260,7 @@ static void one_is_late(test_rank_t *me)
         vote_t *v = vote_new(me, 3);
         v->a.deadline_ns = kolo_deadline_ms(300);
         test_equal(kolo_agree_survivors(me->oob, &v->a), KOLO_ERR_TIMEOUT);
-        if (me->rank == 0) test_says(kolo_error_text(), "rank(s) 2");
+        if (me->rank == 0) test_says(kolo_error_text(), "rank 2");
         if (me->rank != 0) test_says(kolo_error_text(), "rank 2");
         test_true(IN_TIME(kolo_now_ns() - start < 5000 * KOLO_NS_PER_MS));
         free(v);

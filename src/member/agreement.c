@@ -138,13 +138,19 @@ static bool something_new(kolo_oob_t *oob, void *arg)
 /* Writes who is missing; *first is one of them. */
 static void name_missing(const kolo_agree_run_t *x, int *first, char *buf, size_t bytes)
 {
-    int n = 0, at = 0;
+    int n = 0, at = 0, missing = 0;
     const bool *done = x->proposed ? x->accepted : x->reported;
+    for (int r = 0; r < x->oob->nranks; r++) missing += !done[r] && !kolo_map_has(x->out, r);
     buf[0] = '\0';
     for (int r = 0; r < x->oob->nranks; r++) {
         if (done[r] || kolo_map_has(x->out, r)) continue;
         if (n == 0) *first = r;
-        if (n++ < 8 && (size_t)at < bytes) at += snprintf(buf + at, bytes - (size_t)at, n > 1 ? ", %d" : "%d", r);
+        if (n++ < 8 && (size_t)at < bytes)
+            at += snprintf(buf + at, bytes - (size_t)at, "%s%d",
+                           n > 1         ? ", "
+                           : missing > 1 ? "ranks "
+                                         : "rank ",
+                           r);
     }
     if (n > 8 && (size_t)at < bytes) snprintf(buf + at, bytes - (size_t)at, " and %d more", n - 8);
 }
@@ -158,8 +164,7 @@ static void describe(void *arg, char *buf, size_t bytes)
     int c = kolo_agree_lowest(x);
     if (c == x->oob->rank) {
         name_missing(x, &first, missing, sizeof(missing));
-        snprintf(buf, bytes, "rank(s) %s to come to %s (%s, rank %d)", missing, x->a->what, x->oob->name,
-                 x->oob->rank);
+        snprintf(buf, bytes, "%s to come to %s (%s, rank %d)", missing, x->a->what, x->oob->name, x->oob->rank);
     } else {
         snprintf(buf, bytes, "rank %d to bring the ranks together in %s (%s, rank %d)", c, x->a->what, x->oob->name,
                  x->oob->rank);
@@ -187,8 +192,8 @@ static kolo_status_t time_out(kolo_agree_run_t *x)
                          x->oob->rank, kolo_agree_lowest(x), x->a->what);
     name_missing(x, &first, missing, sizeof(missing));
     decide_without_result(x, KOLO_ERR_TIMEOUT, first);
-    return kolo_fail(KOLO_ERR_TIMEOUT, "%s: rank %d waited too long for rank(s) %s, which did not reach %s",
-                     x->oob->name, x->oob->rank, missing, x->a->what);
+    return kolo_fail(KOLO_ERR_TIMEOUT, "%s: rank %d waited too long for %s, which did not reach %s", x->oob->name,
+                     x->oob->rank, missing, x->a->what);
 }
 
 static kolo_status_t run(kolo_agree_run_t *x)

@@ -52,7 +52,8 @@ typedef struct kolo_nccl_window { /* windows.c */
     void *buf;
     size_t bytes;
 } kolo_nccl_window_t;
-enum { KOLO_NCCL_LIVE = 1, KOLO_NCCL_ABORTED, KOLO_NCCL_ENDING /* destroy waits */ }; /* 0: none, or destroyed */
+/* 0: none, or destroyed. FAILED: destroyed, with an error that the client was told of and may answer by an abort */
+enum { KOLO_NCCL_LIVE = 1, KOLO_NCCL_ABORTED, KOLO_NCCL_ENDING /* destroy waits */, KOLO_NCCL_FAILED };
 
 struct ncclComm {
     _Atomic int life;

@@ -78,22 +78,31 @@ static ncclResult_t retire(ncclComm_t comm, int life, const char *call)
     return kolo_nccl_fail(ncclInvalidArgument, "%s: another thread has ended communicator %p", call, (void *)comm);
 }
 
-/* A start that nobody wants any more, and what has failed, is only freed. */
+/* Who has revoked it, or shrunk it in abort mode, knows why its operations ended. */
+static bool was_asked_for(ncclComm_t comm, kolo_status_t status)
+{
+    return atomic_load(&comm->stopped) &&
+           (status == KOLO_ERR_ABORTED || status == KOLO_ERR_REVOKED || status == KOLO_ERR_REMOTE);
+}
+
+/* Waits and leaves, if it is one that can. A start that nobody wants any more is only freed; so is what has failed,
+ * and nobody may have asked for its error before. */
+static ncclResult_t leave_for_good(ncclComm_t comm)
+{
+    kolo_status_t now = KOLO_OK, status = kolo_comm_get_async_error(comm->kolo, &now);
+    int n;
+    if (status != KOLO_OK) return kolo_nccl_result(status);
+    if (was_asked_for(comm, now)) return ncclSuccess;
+    if (now == KOLO_IN_PROGRESS && kolo_comm_count(comm->kolo, &n) != KOLO_OK) return ncclSuccess;
+    ncclResult_t r = kolo_nccl_settle(comm);
+    if (r != ncclSuccess || atomic_load(&comm->finalized) || !can_leave(comm)) return r;
+    status = kolo_comm_leave(comm->kolo);
+    return status == KOLO_IN_PROGRESS ? kolo_nccl_settle(comm) : kolo_nccl_result(status);
+}
+
 static ncclResult_t leave_and_destroy(ncclComm_t comm)
 {
-    ncclResult_t left = ncclSuccess;
-    kolo_status_t now = KOLO_OK;
-    int n;
-    bool made = kolo_comm_get_async_error(comm->kolo, &now) == KOLO_OK &&
-                (now == KOLO_OK || (now == KOLO_IN_PROGRESS && kolo_comm_count(comm->kolo, &n) == KOLO_OK));
-    if (made && kolo_nccl_settle(comm) == ncclSuccess && !atomic_load(&comm->finalized) && can_leave(comm)) {
-        kolo_status_t status = kolo_comm_leave(comm->kolo);
-        if (status == KOLO_IN_PROGRESS)
-            left = kolo_nccl_settle(comm);
-        else
-            left = kolo_nccl_result(status);
-    }
-    ncclResult_t r = kolo_nccl_result(kolo_comm_destroy(comm->kolo));
+    ncclResult_t left = leave_for_good(comm), r = kolo_nccl_result(kolo_comm_destroy(comm->kolo));
     return r == ncclSuccess ? left : r;
 }
 
@@ -103,10 +112,10 @@ ncclResult_t kolo_nccl_run_destroy(kolo_nccl_job_t *job)
     ncclResult_t r = retire(comm, KOLO_NCCL_ENDING, job->name);
     if (r != ncclSuccess) return r;
     drop_child(comm);
-    if (comm->kolo) r = leave_and_destroy(comm);
+    r = comm->kolo ? leave_and_destroy(comm) : (ncclResult_t)atomic_load(&comm->failed);
     kolo_nccl_profile_close(comm);
     bool aborted = atomic_load(&comm->life) == KOLO_NCCL_ABORTED; /* by another thread meanwhile */
-    kolo_nccl_handle_drop(comm, aborted ? KOLO_NCCL_ABORTED : 0);
+    kolo_nccl_handle_drop(comm, aborted ? KOLO_NCCL_ABORTED : r == ncclSuccess ? 0 : KOLO_NCCL_FAILED);
     return aborted ? aborted_meanwhile(comm, job->name) : r;
 }
 
@@ -130,11 +139,19 @@ static bool abort_ending(ncclComm_t comm)
     return true;
 }
 
+/* NCCL keeps a communicator whose destroy has failed: its client aborts it then. Here it is gone. */
+static bool abort_failed(ncclComm_t comm)
+{
+    int failed = KOLO_NCCL_FAILED;
+    return kolo_nccl_life(comm) == KOLO_NCCL_FAILED &&
+           atomic_compare_exchange_strong(&comm->life, &failed, KOLO_NCCL_ABORTED);
+}
+
 /* Not kept for the end of a group: it ends what the group may wait for. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     static const char call[] = "ncclCommAbort";
-    if (!comm || abort_ending(comm)) return ncclSuccess;
+    if (!comm || abort_ending(comm) || abort_failed(comm)) return ncclSuccess;
     ncclResult_t r = kolo_nccl_check(comm, call);
     if (r == ncclSuccess) r = retire(comm, KOLO_NCCL_ABORTED, call);
     if (r != ncclSuccess) return r;
@@ -164,13 +181,6 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 KOLO_NCCL_TWIN(ncclCommRevoke, pncclCommRevoke);
 
 /* ---- asking ---- */
-
-/* Who has revoked it, or shrunk it in abort mode, knows why its operations ended. */
-static bool was_asked_for(ncclComm_t comm, kolo_status_t status)
-{
-    return atomic_load(&comm->stopped) &&
-           (status == KOLO_ERR_ABORTED || status == KOLO_ERR_REVOKED || status == KOLO_ERR_REMOTE);
-}
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
 {

@@ -24,22 +24,30 @@
 
 static void conn_ready(void *arg, int fd, uint32_t events);
 
-/* Lets any thread add interest; only the progress thread takes it away. */
+static uint32_t conn_interest(const kolo_conn_t *conn)
+{
+    return (conn->stalled ? 0u : (uint32_t)EPOLLIN) | (conn->out != NULL ? (uint32_t)EPOLLOUT : 0u);
+}
+
+/* Lets any thread add interest. */
 static void conn_update_watch(kolo_conn_t *conn)
 {
-    uint32_t events = (conn->stalled ? 0u : (uint32_t)EPOLLIN) | (conn->out != NULL ? (uint32_t)EPOLLOUT : 0u);
-    if (conn->dead || (conn->watch != NULL && events == conn->events)) return;
+    uint32_t events = conn_interest(conn);
+    if (conn->dead || events == 0 || (conn->watch != NULL && events == conn->events)) return;
     conn->events = events;
-    kolo_status_t status = KOLO_OK;
-    if (events == 0) { /* not even an empty set: a hang-up would be reported for ever */
-        kolo_watch_del(conn->watch);
-        conn->watch = NULL;
-    } else if (conn->watch == NULL) {
-        status = kolo_watch_add(conn->oob->progress, conn->socket.fd, events, conn_ready, conn, &conn->watch);
-    } else {
-        status = kolo_watch_mod(conn->watch, events);
-    }
+    kolo_status_t status = conn->watch == NULL ? kolo_watch_add(conn->oob->progress, conn->socket.fd, events,
+                                                                conn_ready, conn, &conn->watch)
+                                               : kolo_watch_mod(conn->watch, events);
     if (status != KOLO_OK) kolo_conn_condemn(conn, "cannot be watched");
+}
+
+/* Takes the watch away, on the progress thread, while nothing is awaited: not even an empty set may stay, a hang-up
+ * would be reported for ever. */
+static void conn_rest(kolo_conn_t *conn)
+{
+    if (conn->dead || conn_interest(conn) != 0) return;
+    kolo_watch_del(conn->watch);
+    conn->watch = NULL;
 }
 
 /* ---- the end of a connection ---- */
@@ -375,6 +383,7 @@ static void conn_ready(void *arg, int fd, uint32_t events)
     if (!conn->stalled && (events & (EPOLLIN | EPOLLERR | EPOLLHUP)))
         for (int i = 0; i < READS_AT_ONCE && conn_read_once(conn, scratch); i++) continue;
     if (conn->mute && conn->stalled && !conn->dead) conn_end(conn, false);
+    conn_rest(conn);
     conn_update_watch(conn);
     pthread_mutex_unlock(&oob->lock);
 }

@@ -6,11 +6,13 @@
 #include "oob/frame.h"
 #include "oob/oob_test_util.h"
 #include "progress/test_fork.h"
+#include "progress/test_running.h"
 
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -332,6 +334,52 @@ static void who_leaves_in_the_middle_of_a_call_says_so_and_why(void **state)
     close(called_fd);
 }
 
+/* ---- a rank's thread that has nothing to wait for on a connection, while its handler waits for the lock ---- */
+
+static void post_while_the_handler_waits(test_rank_t *me)
+{
+    test_ok(kolo_oob_barrier(me->oob));
+    if (me->rank == 1) {
+        while (atomic_load(&done) == 0) poll(NULL, 0, 5);
+        return;
+    }
+    kolo_oob_t *oob = me->oob;
+    static char body[4];
+    static uint8_t behind[4 + KOLO_HEAD_BYTES]; /* the message's bytes, and the head of one that has no place */
+    const kolo_head_t next = {KOLO_FRAME_MESSAGE, 100, 6};
+    kolo_inbound_t in = {.kind = KOLO_FRAME_MESSAGE, .peer = 1, .tag = 5, .bytes = 4};
+    in.part[0] = (uint8_t *)body;
+    in.part_bytes[0] = 4;
+    kolo_oob_head_encode(&next, behind + 4);
+    pthread_mutex_lock(&oob->lock);
+    kolo_conn_t *conn = kolo_peer_out(kolo_peer_get(oob, 1));
+    size_t queued = conn->peer->queued_bytes;
+    conn->peer->queued_bytes = (size_t)kolo_oob_values.queue_bytes;
+    conn->frame = (kolo_head_t){KOLO_FRAME_MESSAGE, 4, 5};
+    conn->stalled = true;
+    conn->stash = malloc(sizeof(behind));
+    memcpy(conn->stash, behind, sizeof(behind));
+    conn->stash_bytes = sizeof(behind);
+    conn->events = EPOLLOUT; /* as after a send that was given up: the socket has room, so its handler comes */
+    test_ok(kolo_watch_mod(conn->watch, EPOLLOUT));
+    kolo_test_await_handler(oob->progress, conn->watch);
+    alarm(30); /* the two waited for each other */
+    kolo_inbound_post(oob, &in);
+    alarm(0);
+    test_true(in.done && conn->stalled);
+    kolo_inbound_withdraw(oob, &in);
+    conn->peer->queued_bytes = queued;
+    pthread_mutex_unlock(&oob->lock);
+    atomic_store(&done, 1);
+}
+
+static void a_receive_does_not_wait_for_the_handler_of_its_connection(void **state)
+{
+    (void)state;
+    atomic_store(&done, 0);
+    test_run(2, post_while_the_handler_waits);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -343,6 +391,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(who_leaves_in_the_middle_of_a_call_says_so_and_why, test_before,
                                         test_after),
         cmocka_unit_test_setup_teardown(a_child_of_fork_can_let_go, test_before, test_after),
+        cmocka_unit_test_setup_teardown(a_receive_does_not_wait_for_the_handler_of_its_connection, test_before,
+                                        test_after),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,6 +11,8 @@
  * knows its address; so in that gather each step carries one row more, the address of the rank that the sender
  * itself calls next. At the start a rank knows its own address and, from the root, that of the next rank.
  */
+#include "oob/gather.h"
+
 #include "base/failpoint.h"
 #include "oob/internal.h"
 
@@ -202,8 +204,8 @@ static kolo_status_t gather(kolo_oob_t *oob, void *table, size_t row_bytes, int 
     g.steps = calloc((size_t)steps, sizeof(step_t));
     if (g.steps == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: no memory for an all-gather", oob->name);
     make_steps(oob, extra, g.steps);
-    g.tag = oob->gathers++ << 24;
     pthread_mutex_lock(&oob->lock);
+    g.tag = oob->gathers++ << 24;
     kolo_status_t status = gather_locked(&g);
     if (status != KOLO_OK) oob->failed = true;
     pthread_mutex_unlock(&oob->lock);
@@ -226,14 +228,20 @@ kolo_status_t kolo_oob_gather_addresses(kolo_oob_t *oob, uint64_t deadline_ns)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_oob_all_gather(kolo_oob_t *oob, void *table, size_t bytes)
+kolo_status_t kolo_oob_all_gather_until(kolo_oob_t *oob, void *table, size_t bytes, uint64_t deadline_ns)
 {
     if (oob == NULL || (table == NULL && bytes > 0))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all-gather: oob or table is NULL");
     if (bytes > KOLO_GATHER_FRAME_MAX / (size_t)oob->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: rows of %zu bytes are too large for %d ranks", oob->name,
                          bytes, oob->nranks);
-    return gather(oob, table, bytes, 0, kolo_oob_deadline(oob, 0), kolo_wait_purpose_call("in an all-gather"));
+    return gather(oob, table, bytes, 0, kolo_oob_deadline(oob, deadline_ns),
+                  kolo_wait_purpose_call("in an all-gather"));
+}
+
+kolo_status_t kolo_oob_all_gather(kolo_oob_t *oob, void *table, size_t bytes)
+{
+    return kolo_oob_all_gather_until(oob, table, bytes, 0);
 }
 
 kolo_status_t kolo_oob_barrier(kolo_oob_t *oob)

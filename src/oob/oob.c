@@ -49,7 +49,7 @@ kolo_status_t kolo_oob_check_config(const kolo_oob_config_t *c, kolo_oob_t **out
     return KOLO_OK;
 }
 
-/* All ids together make the key between ranks, so that a rank with another list of ids stays outside. */
+/* Makes the key between ranks of all ids together, so that a rank with another list of ids stays outside. */
 static kolo_status_t read_ids(const kolo_oob_config_t *c, kolo_id_t *ids, kolo_key_t *key)
 {
     for (int i = 0; i < c->nids; i++) {
@@ -63,7 +63,8 @@ static kolo_status_t read_ids(const kolo_oob_config_t *c, kolo_id_t *ids, kolo_k
     return KOLO_OK;
 }
 
-/* Equal on all ranks, different in each job even if the secret is the same: the cookie of rank 0's socket. */
+/* Makes a number equal on all ranks, different in each job even if the secret is the same, from the cookie of rank
+ * 0's socket. */
 static void set_job(kolo_oob_t *oob)
 {
     kolo_key_t out;

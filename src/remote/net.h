@@ -81,7 +81,7 @@ typedef struct kolo_net_ops {
     /* How many devices this process may use; looked up once. 0 is no error: *why says what is missing. -1:
      * somebody has asked for them and cannot have them, *why is the message. */
     int (*count)(const char **why);
-    void (*properties)(int device, kolo_net_device_t *out);
+    void (*properties)(int device, kolo_net_device_t *out); /* fills in all of it */
     kolo_status_t (*open)(int device, kolo_net_open_t **open);
     void (*close)(kolo_net_open_t *open); /* after its ends and regions */
     /* Descriptors that become readable when something has happened, for a sleeper's epoll; returns how many. */
@@ -161,5 +161,9 @@ const char *kolo_net_provider_name(void); /* KOLO_NET_PROVIDER, or NULL */
 const char *kolo_net_card_name(const kolo_net_ops_t *ops);
 /* Returns a number for connections, whose ends must agree on the provider. */
 uint32_t kolo_net_provider_id(const kolo_net_ops_t *ops);
+/* Fills in where a device is plugged in: the last part of a path of the system, or of what a link there points to.
+ */
+void kolo_net_bus_of_path(kolo_net_device_t *device, const char *path);
+void kolo_net_bus_of_link(kolo_net_device_t *device, const char *link);
 
 #endif

@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 const kolo_net_ops_t *const kolo_net_providers[] = {
     &kolo_net_plugin,
@@ -42,6 +43,21 @@ uint32_t kolo_net_provider_id(const kolo_net_ops_t *ops)
 {
     const char *name = kolo_net_card_name(ops);
     return (uint32_t)kolo_hash_bytes(KOLO_HASH_INIT + ops->version, name, strlen(name));
+}
+
+void kolo_net_bus_of_path(kolo_net_device_t *device, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *bus = slash ? slash + 1 : "";
+    if (strlen(bus) < sizeof device->bus_id) snprintf(device->bus_id, sizeof device->bus_id, "%s", bus);
+}
+
+void kolo_net_bus_of_link(kolo_net_device_t *device, const char *link)
+{
+    char path[256];
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n <= 0) return;
+    path[n] = '\0';
+    kolo_net_bus_of_path(device, path);
 }
 
 static bool is_wanted(const kolo_net_ops_t *ops, const char *name)

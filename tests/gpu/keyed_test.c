@@ -6,7 +6,6 @@
 #include "kit.h"
 
 #include <kolo/rendezvous.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,25 +21,8 @@ static char cluster[100];
 static kit_rank_t gpu;
 static kolo_server_t servers[2];
 static kolo_rendezvous_t steps[2];
-static int failures, checks;
+static int checks;
 static _Atomic int released; /* by the threads of the servers */
-
-bool kit_fail(const char *file, int line, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    fprintf(stderr, "%s:%d: ", file, line);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    failures++;
-    return false;
-}
-
-bool kit_ok(const char *file, int line, const char *call, kolo_status_t status)
-{
-    return status == KOLO_OK || kit_fail(file, line, "%s: %s", call, kolo_get_last_error(NULL));
-}
 
 #define CHECK(what)                                                                                                \
     do {                                                                                                           \
@@ -203,6 +185,6 @@ int main(void)
         }
     }
     kit_rank_close(&gpu);
-    printf("keyed tensors on a GPU: %d checks, %d failed\n", checks, failures);
-    return failures != 0;
+    printf("keyed tensors on a GPU: %d checks, %d failed\n", checks, kit_failures);
+    return kit_failures != 0;
 }

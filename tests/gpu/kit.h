@@ -160,6 +160,8 @@ int kit_host_of(int rank); /* --hosts */
 bool kit_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 bool kit_ok(const char *file, int line, const char *call, kolo_status_t status);
 #define KIT_OK(call) kit_ok(__FILE__, __LINE__, #call, (call))
+/* With kit_fail.c: the rank that failures name, -1 none; and how many there were. */
+extern int kit_me, kit_failures;
 
 uint64_t kit_now_ms(void);
 void kit_nap(void); /* a moment, for polling */

@@ -97,6 +97,11 @@ static bool fine(kolo_cu_result_t r, const char *what)
 }
 #define CU(call) fine((call), #call)
 
+bool kit_ok(const char *file, int line, const char *call, kolo_status_t status)
+{
+    return status == KOLO_OK || kit_fail(file, line, "%s: %s", call, kolo_get_last_error(NULL));
+}
+
 bool kit_open(bool host, int *devices)
 {
     const char *library = getenv("KOLO_CUDA_LIBRARY");

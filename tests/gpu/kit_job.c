@@ -44,11 +44,6 @@ bool kit_fail(const char *file, int line, const char *format, ...)
     return false;
 }
 
-bool kit_ok(const char *file, int line, const char *call, kolo_status_t status)
-{
-    return status == KOLO_OK || kit_fail(file, line, "%s: %s", call, kolo_get_last_error(NULL));
-}
-
 uint64_t kit_now_ms(void)
 {
     struct timespec t;

@@ -42,7 +42,7 @@ static void begin(const kolo_plugin_abi_t *abi)
     p.abi = abi;
     p.table = dlsym(library, abi->symbol);
     assert_non_null(p.table);
-    abi->take(&p);
+    kolo_plugin_take(&p);
     assert_string_equal(p.own_name, "Kolo");
     assert_int_equal(abi->init(&p, quiet), KOLO_NCCL_SUCCESS);
     assert_int_equal(p.devices(&p.ndevices), KOLO_NCCL_SUCCESS);

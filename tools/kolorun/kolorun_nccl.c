@@ -10,8 +10,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Beside the build's kolorun, or installed; the paths are relative to the folder of kolorun. */
-static const char *const places[] = {"../libnccl.so.2", "../" KOLORUN_LIBDIR "/kolo/libnccl.so.2"};
+/* Beside the build's kolorun, or installed, or in the Python package, where a lib/ is ours alone; the paths are
+ * relative to the folder of kolorun. */
+#ifdef KOLORUN_IN_PACKAGE
+#define INSTALLED "../lib/libnccl.so.2"
+#else
+#define INSTALLED "../" KOLORUN_LIBDIR "/kolo/libnccl.so.2"
+#endif
+static const char *const places[] = {"../libnccl.so.2", INSTALLED};
 
 bool kolorun_nccl_find(char *path, size_t bytes, char *why, size_t why_bytes)
 {

@@ -1,19 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A wait on a core that other programs use: it does not give the core away again and again, which costs a slice of
- * the scheduler's for each of them each time.
+ * the scheduler's for each of them each time. And one whose core the machine below takes away, or whose process is
+ * stopped: nobody else computes there.
  */
 #include "base/clock.h"
+#include "base/cpu/yield.h"
 #include "base/test.h"
 #include "base/wait.h"
 
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define STRANGERS 2
+#define STOPS     6
+#define STOP_NS   3000000
+#define TRIES     20
 #define FEW       500 /* yields; a wait that does not look goes through 10,000 */
 
 static void share_one_core(void)
@@ -64,8 +71,69 @@ static void a_wait_among_strangers_soon_sleeps(void **state)
     assert_in_range(next, 1, 2); /* it is known by then */
 }
 
+/* Nanoseconds for which this thread could have run and others had its core; 0: the kernel does not count them. */
+static uint64_t waited_for_a_core(void)
+{
+    unsigned long long ran, waited = 0;
+    FILE *f = fopen("/proc/thread-self/schedstat", "r");
+    if (f && fscanf(f, "%llu %llu", &ran, &waited) != 2) waited = 0;
+    if (f) fclose(f);
+    return waited;
+}
+
+enum { NOBODY, STRANGERS_SEEN, OTHERS_RAN }; /* how the child ends */
+
+/* Yields until it has been away so often for a while, and tells whether others were taken to compute on its core
+ * though, since the last such time, they had it for less than a third of a millisecond. */
+static int yield_through(int stops)
+{
+    uint64_t taken = waited_for_a_core();
+    for (int seen = 0; seen < stops;) {
+        uint64_t before = kolo_now_ns();
+        kolo_yield();
+        uint64_t away = kolo_now_ns() - before, now_taken = waited_for_a_core();
+        if (kolo_yield_is_crowded()) return now_taken - taken < KOLO_NS_PER_MS / 3 ? STRANGERS_SEEN : OTHERS_RAN;
+        if (away < STOP_NS / 2) continue;
+        taken = now_taken; /* less often than the library looks it up */
+        seen++;
+    }
+    return NOBODY;
+}
+
+/* As where the machine below takes the core of a rank: nobody else has run there. */
+static int yield_and_be_stopped(void)
+{
+    const struct timespec away = {0, STOP_NS}, between = {0, STOP_NS / 2};
+    int status = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        _exit(yield_through(STOPS));
+    }
+    while (waitpid(pid, &status, WNOHANG) == 0) {
+        nanosleep(&between, NULL);
+        kill(pid, SIGSTOP);
+        nanosleep(&away, NULL);
+        kill(pid, SIGCONT);
+    }
+    assert_true(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void a_core_that_the_machine_below_takes_has_no_strangers(void **state)
+{
+    int end = OTHERS_RAN;
+    (void)state;
+    for (int i = 0; i < TRIES && end == OTHERS_RAN; i++) end = yield_and_be_stopped();
+    if (end == OTHERS_RAN || waited_for_a_core() == 0) skip();
+    assert_int_equal(end, NOBODY);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_wait_among_strangers_soon_sleeps)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_core_that_the_machine_below_takes_has_no_strangers), /* before the core is shared */
+        cmocka_unit_test(a_wait_among_strangers_soon_sleeps),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

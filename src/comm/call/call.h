@@ -18,18 +18,12 @@ kolo_status_t kolo_check_buffer(const void *buf, uint64_t bytes, bool on_device,
                                 const char *what);
 kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what);
 
-/* Returns a send from, or a receive into, `count` elements at `buf`. */
-static inline kolo_call_t kolo_p2p_call(kolo_call_kind_t kind, const void *buf, size_t count, kolo_type_t type,
-                                        int peer, kolo_comm_t comm)
-{
-    kolo_call_t call = {
-        .kind = kind, .coll = KOLO_COLL_P2P, .type = type, .root = (uint32_t)peer, .count = count, .comm = comm};
-    if (kind == KOLO_CALL_SEND)
-        call.src = buf;
-    else
-        call.dst = (void *)(uintptr_t)buf;
-    return call;
-}
+/* Sets a call up as a message of the caller's count, type, peer and comm. No function does it: what one returns is
+ * copied, which a short message feels. */
+#define KOLO_P2P_CALL(...)                                                                                         \
+    {                                                                                                              \
+        .coll = KOLO_COLL_P2P, .type = type, .root = (uint32_t)peer, .count = count, .comm = comm, __VA_ARGS__     \
+    }
 /* Checks the arguments of a send or receive; fills in `elem`. */
 kolo_status_t kolo_p2p_check_call(kolo_call_t *call, const void *buf, const char *what);
 

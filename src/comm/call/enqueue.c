@@ -284,14 +284,12 @@ static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, const char *
 
 kolo_status_t kolo_send(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream)
 {
-    kolo_call_t call = kolo_p2p_call(KOLO_CALL_SEND, buf, count, type, peer, comm);
-    call.stream = stream;
+    kolo_call_t call = KOLO_P2P_CALL(.kind = KOLO_CALL_SEND, .src = buf, .stream = stream);
     return submit_p2p(&call, buf, "send");
 }
 
 kolo_status_t kolo_recv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm, void *stream)
 {
-    kolo_call_t call = kolo_p2p_call(KOLO_CALL_RECV, buf, count, type, peer, comm);
-    call.stream = stream;
+    kolo_call_t call = KOLO_P2P_CALL(.kind = KOLO_CALL_RECV, .dst = buf, .stream = stream);
     return submit_p2p(&call, buf, "recv");
 }

@@ -217,14 +217,14 @@ static kolo_status_t ask(const kolo_call_t *call, const void *buf, kolo_pending_
 kolo_status_t kolo_isend(const void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
                          kolo_pending_t *request)
 {
-    kolo_call_t call = kolo_p2p_call(KOLO_CALL_SEND, buf, count, type, peer, comm);
+    kolo_call_t call = KOLO_P2P_CALL(.kind = KOLO_CALL_SEND, .src = buf);
     return ask(&call, buf, request, "isend");
 }
 
 kolo_status_t kolo_irecv(void *buf, size_t count, kolo_type_t type, int peer, kolo_comm_t comm,
                          kolo_pending_t *request)
 {
-    kolo_call_t call = kolo_p2p_call(KOLO_CALL_RECV, buf, count, type, peer, comm);
+    kolo_call_t call = KOLO_P2P_CALL(.kind = KOLO_CALL_RECV, .dst = buf);
     return ask(&call, buf, request, "irecv");
 }
 

@@ -75,6 +75,12 @@ static void end_turn(kolo_start_t *s)
     s->has_ticket = false;
 }
 
+uint64_t kolo_start_deadline(const kolo_start_t *s, int init_timeout_ms)
+{
+    int limit = kolo_nccl_options.wait_ms ? s->parent->body->op_timeout_ms : 0;
+    return kolo_deadline_ms(limit ? KOLO_MIN(limit, init_timeout_ms) : init_timeout_ms);
+}
+
 void kolo_start_leave(kolo_start_t *s)
 {
     end_turn(s);

@@ -83,7 +83,9 @@ static kolo_status_t check_losses(const kolo_grow_t *g, const uint8_t *out)
         size_t used = strlen(list);
         if (out[r / 8] >> (r % 8) & 1) snprintf(list + used, sizeof list - used, "%srank %d", used ? ", " : "", r);
     }
-    return *list ? kolo_fail(KOLO_ERR_REMOTE, "lost: %s; shrink first, then grow", list) : KOLO_OK;
+    return *list ? kolo_fail(KOLO_ERR_REMOTE,
+                             "lost, or gone after ending the communicator: %s; shrink first, then grow", list)
+                 : KOLO_OK;
 }
 
 static kolo_status_t check_rows(kolo_grow_t *g, const uint8_t *out, const kolo_grow_row_t *rows)
@@ -113,7 +115,7 @@ static kolo_status_t open_staff(kolo_grow_t *g, kolo_grow_row_t *rows, kolo_oob_
                           .out = map,
                           .rows = (uint8_t *)rows,
                           .row_bytes = sizeof *rows,
-                          .deadline_ns = kolo_deadline_ms(made->init_timeout_ms),
+                          .deadline_ns = kolo_start_deadline(&g->start, made->init_timeout_ms),
                           .cancel = &made->stop.abort,
                           .what = "comm_grow"};
     rows[g->rank].gateway = g->gateway;

@@ -51,6 +51,10 @@ kolo_status_t kolo_start_check(kolo_comm_t parent, kolo_comm_t *newcomm, const k
                                const char *what);
 kolo_status_t kolo_start(kolo_start_t *s, bool has_child, bool ticket, kolo_comm_t *newcomm,
                          const kolo_config_t *config);
+/* Returns until when the parent's ranks are awaited. Each comes when its program calls: KOLO_NCCL_WAIT_MS limits
+ * that, too.
+ */
+uint64_t kolo_start_deadline(const kolo_start_t *s, int init_timeout_ms);
 /* Ends the parent's turn: its operations go on, and in the background it may be destroyed while the child is being
  * made. A second call does nothing. */
 void kolo_start_leave(kolo_start_t *s);

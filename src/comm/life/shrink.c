@@ -169,8 +169,9 @@ static kolo_status_t shrink(kolo_start_t *start)
         end_operations(start->parent);
     else
         status = await_turn(s);
-    uint64_t deadline = kolo_deadline_ms(start->child->init_timeout_ms);
-    if (status == KOLO_OK) status = agree_with_parent(s, deadline);
+    int limit = start->child->init_timeout_ms;
+    uint64_t deadline = kolo_deadline_ms(limit);
+    if (status == KOLO_OK) status = agree_with_parent(s, kolo_start_deadline(start, limit));
     kolo_start_leave(start);
     return status == KOLO_OK ? build(s, deadline) : status;
 }

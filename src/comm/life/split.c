@@ -8,6 +8,7 @@
 #include "base/failpoint.h"
 #include "comm/call/call.h"
 #include "comm/life/life.h"
+#include "oob/gather.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +77,9 @@ static kolo_status_t exchange(kolo_split_t *s, kolo_oob_child_t **oob_child, uin
     mine->share = s->start.child && s->start.child->life.split_share;
     KOLO_FAIL_POINT("comm.split.exchange");
     kolo_status_t status = s->start.child ? kolo_oob_prepare_child(parent->oob, oob_child, mine->address) : KOLO_OK;
-    if (status == KOLO_OK) status = kolo_oob_all_gather(parent->oob, rows, sizeof *rows);
+    if (status == KOLO_OK)
+        status = kolo_oob_all_gather_until(parent->oob, rows, sizeof *rows,
+                                           kolo_start_deadline(&s->start, parent->init_timeout_ms));
     if (status == KOLO_OK && s->start.child) status = pick_members(s, rows, addresses);
     free(rows);
     return status;

@@ -9,11 +9,6 @@
 #define OWN_ALIGN    ((size_t)64)
 #define NATIVE_ALIGN ((size_t)16) /* bytes; of each piece on a GPU */
 
-static size_t *table(const kolo_set_t *s, int i)
-{
-    return s->engine->counts + (size_t)i * (size_t)s->size;
-}
-
 static size_t align_of(const kolo_set_t *s, const kolo_tensor_request_t *q)
 {
     return s->engine->native ? NATIVE_ALIGN / kolo_type_size(q->type) : 1;
@@ -56,7 +51,7 @@ kolo_layout_t kolo_parts_layout(const kolo_set_t *s, kolo_response_t *const *bat
     const kolo_tensor_request_t *q = &batch[0]->request;
     size_t elem = kolo_type_size(q->type);
     bool parts = q->work != KOLO_WORK_ALL_REDUCE;
-    kolo_layout_t l = {.counts = table(s, 0), .displs = table(s, 1)};
+    kolo_layout_t l = {.counts = kolo_parts_table(s, 0), .displs = kolo_parts_table(s, 1)};
     int nparts = parts ? s->size : 1;
     memset(l.counts, 0, (size_t)nparts * sizeof *l.counts);
     for (size_t i = 0; i < n; i++) {
@@ -77,7 +72,7 @@ kolo_layout_t kolo_parts_layout(const kolo_set_t *s, kolo_response_t *const *bat
 size_t *kolo_parts_places(const kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool out)
 {
     const kolo_tensor_request_t *q = &batch[0]->request;
-    size_t *places = table(s, 2), elem = kolo_type_size(q->type);
+    size_t *places = kolo_parts_table(s, 2), elem = kolo_type_size(q->type);
     places[0] = 0;
     if (q->work == KOLO_WORK_ALL_REDUCE) return places;
     kolo_layout_t l = kolo_parts_layout(s, batch, n);

@@ -14,6 +14,12 @@
 
 #include "engine/engine.h"
 
+/* Returns table i of the engine, of a number for each rank. */
+static inline size_t *kolo_parts_table(const kolo_set_t *s, int i)
+{
+    return s->engine->counts + (size_t)i * (size_t)s->size;
+}
+
 typedef struct {
     size_t *counts,
         *displs;     /* elements: of each rank's part of the batch, and where it begins; until the next one */

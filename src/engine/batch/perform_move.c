@@ -17,11 +17,6 @@ static size_t elements_from(const kolo_tensor_request_t *q, int dim)
     return (size_t)kolo_shape_elements(q->shape, q->ndims, dim, kolo_type_size(q->type));
 }
 
-static size_t *table(const kolo_set_t *s, int i)
-{
-    return s->engine->counts + (size_t)i * (size_t)s->size;
-}
-
 /* Rows of each part -> elements and where they begin; returns the rows of all. */
 static int64_t lay_out(const kolo_set_t *s, const int64_t *rows, size_t row, size_t *counts, size_t *displs)
 {
@@ -63,7 +58,7 @@ static kolo_status_t find_input(kolo_set_t *s, kolo_entry_t *entry, const void *
 static kolo_status_t all_gather(kolo_set_t *s, const kolo_response_t *r, kolo_entry_t *entry)
 {
     const kolo_tensor_request_t *q = &entry->request;
-    size_t *counts = table(s, 0), *displs = table(s, 1);
+    size_t *counts = kolo_parts_table(s, 0), *displs = kolo_parts_table(s, 1);
     int64_t shape[KOLO_TENSOR_DIMS_MAX];
     kolo_output_t out;
     memcpy(shape, q->shape, sizeof shape);
@@ -117,8 +112,8 @@ static kolo_status_t all_to_all(kolo_set_t *s, const kolo_response_t *response, 
             return kolo_fail(KOLO_ERR_PROTOCOL, "engine: rank %d sends %lld rows of tensor %s", r,
                              (long long)theirs[r], q->name.text);
     memcpy(shape, q->shape, sizeof shape);
-    lay_out(s, mine, row, table(s, 0), table(s, 1));
-    shape[0] = lay_out(s, theirs, row, table(s, 2), table(s, 3));
+    lay_out(s, mine, row, kolo_parts_table(s, 0), kolo_parts_table(s, 1));
+    shape[0] = lay_out(s, theirs, row, kolo_parts_table(s, 2), kolo_parts_table(s, 3));
     if (kolo_shape_elements(shape, q->ndims, 0, kolo_type_size(q->type)) < 0)
         return kolo_fail(KOLO_ERR_PROTOCOL, "engine: the parts of tensor %s are too large", q->name.text);
     const void *in;
@@ -132,17 +127,17 @@ static kolo_status_t all_to_all(kolo_set_t *s, const kolo_response_t *response, 
                                                               .need = need_of(s, q, row * (size_t)rows),
                                                               .in = in,
                                                               .out = out.data,
-                                                              .counts = table(s, 0),
-                                                              .displs = table(s, 1),
-                                                              .recv_counts = table(s, 2),
-                                                              .recv_displs = table(s, 3)});
+                                                              .counts = kolo_parts_table(s, 0),
+                                                              .displs = kolo_parts_table(s, 1),
+                                                              .recv_counts = kolo_parts_table(s, 2),
+                                                              .recv_displs = kolo_parts_table(s, 3)});
     return kolo_output_done(entry, &out, status);
 }
 
 static kolo_status_t reduce_scatter(kolo_set_t *s, kolo_entry_t *entry)
 {
     const kolo_tensor_request_t *q = &entry->request;
-    size_t row = elements_from(q, 1), total = elements_from(q, 0), *counts = table(s, 0);
+    size_t row = elements_from(q, 1), total = elements_from(q, 0), *counts = kolo_parts_table(s, 0);
     int64_t rows = q->shape[0], shape[KOLO_TENSOR_DIMS_MAX];
     double factor = q->postscale;
     kolo_op_t op = kolo_set_reduction(s, q->op, &factor);

@@ -86,6 +86,21 @@ static kolo_status_t or_bits(kolo_set_t *s, const uint64_t *mine, uint64_t *all,
     return kolo_all_reduce(mine, all, words, KOLO_UINT64, s->or_op, s->comm, NULL);
 }
 
+/* Receives messages of known lengths, `total` bytes in all, one behind the other; from NULL: of ranks 1, 2 and so
+ * on. */
+static kolo_status_t receive_all(kolo_set_t *s, const int *from, const uint64_t *lengths, int count,
+                                 kolo_bytes_t *all, size_t total)
+{
+    kolo_status_t status = KOLO_OK;
+    KOLO_TRY(kolo_message_room(all, total));
+    KOLO_TRY(kolo_group_start());
+    char *at = (char *)all->bytes;
+    for (int i = 0; i < count && status == KOLO_OK; at += lengths[i++])
+        if (lengths[i] > 0) status = kolo_recv(at, lengths[i], KOLO_UINT8, from ? from[i] : i + 1, s->comm, NULL);
+    kolo_status_t ended = kolo_group_end();
+    return status == KOLO_OK ? ended : status;
+}
+
 static kolo_status_t gather(kolo_set_t *s, const kolo_bytes_t *mine, kolo_bytes_t *all, uint64_t *lengths)
 {
     uint64_t length = mine->length;
@@ -93,13 +108,7 @@ static kolo_status_t gather(kolo_set_t *s, const kolo_bytes_t *mine, kolo_bytes_
     KOLO_TRY(kolo_gather(&length, lengths, 1, KOLO_UINT64, 0, s->comm, NULL));
     if (s->rank > 0) return length ? kolo_send(mine->bytes, length, KOLO_UINT8, 0, s->comm, NULL) : KOLO_OK;
     KOLO_TRY(kolo_talk_sum(s, lengths, &total));
-    KOLO_TRY(kolo_message_room(all, total));
-    KOLO_TRY(kolo_group_start());
-    kolo_status_t status = KOLO_OK;
-    for (size_t r = 1, at = 0; r < (size_t)s->size && status == KOLO_OK; at += lengths[r++])
-        if (lengths[r] > 0) status = kolo_recv(all->bytes + at, lengths[r], KOLO_UINT8, (int)r, s->comm, NULL);
-    kolo_status_t ended = kolo_group_end();
-    return status == KOLO_OK ? ended : status;
+    return receive_all(s, NULL, lengths + 1, s->size - 1, all, total);
 }
 
 static kolo_status_t send(kolo_set_t *s, int to, const kolo_bytes_t *mine)
@@ -123,12 +132,7 @@ static kolo_status_t receive(kolo_set_t *s, const int *from, const uint64_t *lim
         KOLO_TRY(kolo_talk_check(from[i], lengths[i], limits[i]));
         total += lengths[i];
     }
-    KOLO_TRY(kolo_message_room(all, total));
-    KOLO_TRY(kolo_group_start());
-    for (size_t i = 0, at = 0; i < (size_t)count && status == KOLO_OK; at += lengths[i++])
-        if (lengths[i] > 0) status = kolo_recv(all->bytes + at, lengths[i], KOLO_UINT8, from[i], s->comm, NULL);
-    ended = kolo_group_end();
-    return status == KOLO_OK ? ended : status;
+    return receive_all(s, from, lengths, count, all, total);
 }
 
 static kolo_status_t broadcast(kolo_set_t *s, kolo_bytes_t *bytes)

@@ -27,11 +27,6 @@ static const kolo_param_t rows[] = {
 const kolo_param_table_t kolo_exec_staged_params = {
     .module = "exec_staged", .rows = rows, .count = KOLO_COUNTOF(rows)};
 
-static kolo_status_t failed(const kolo_staged_t *s, kolo_cu_result_t r, const char *what)
-{
-    return r ? kolo_cuda_fail(r, s->device->ordinal, what) : KOLO_OK;
-}
-
 /* Pins memory which a peer on this host may read by process_vm_readv(2). */
 kolo_status_t kolo_staged_pin(kolo_staged_t *s, size_t bytes, char **at)
 {
@@ -65,7 +60,7 @@ static kolo_status_t make_memory(kolo_staged_t *s)
     s->words = (uint32_t *)p;
     s->room = s->message_room = p + KOLO_STAGED_WORDS_BYTES;
     s->words[0] = s->words[1] = s->number;
-    return failed(s, s->api->host_device_pointer(&s->words_device, p, 0), "map pinned host memory");
+    return kolo_staged_done(s, s->api->host_device_pointer(&s->words_device, p, 0), "map pinned host memory");
 }
 
 static kolo_status_t open_entered(kolo_staged_t *s)

@@ -25,11 +25,6 @@ kolo_staged_op_t *kolo_staged_pop(kolo_staged_queue_t *queue)
     return op;
 }
 
-static kolo_status_t failed(const kolo_staged_t *s, kolo_cu_result_t r, const char *what)
-{
-    return r ? kolo_cuda_fail(r, s->device->ordinal, what) : KOLO_OK;
-}
-
 /* ---- onto the stream ---- */
 
 static kolo_status_t copy(kolo_staged_t *s, const kolo_staged_op_t *op, uint32_t piece, bool from_device,
@@ -54,13 +49,13 @@ static kolo_status_t put_pieces(kolo_staged_t *s, const kolo_staged_op_t *op, ko
             KOLO_TRY(copy(s, op, (uint32_t)k, true, stream));
             kolo_cu_result_t r =
                 s->api->stream_write_word(stream, word(s, op->pair, 0), op->base + 1 + (uint32_t)k, 0);
-            KOLO_TRY(failed(s, r, "queue a mark"));
+            KOLO_TRY(kolo_staged_done(s, r, "queue a mark"));
         }
         if (k < ahead) continue;
         uint32_t j = (uint32_t)(k - ahead);
         kolo_cu_result_t r =
             s->api->stream_wait_word(stream, word(s, op->pair, 1), op->base + 1 + j, KOLO_CU_WAIT_AT_LEAST);
-        KOLO_TRY(failed(s, r, "queue a wait"));
+        KOLO_TRY(kolo_staged_done(s, r, "queue a wait"));
         KOLO_TRY(copy(s, op, j, false, stream));
     }
     return KOLO_OK;
@@ -108,7 +103,7 @@ static kolo_status_t put_captured(kolo_staged_t *s, kolo_staged_op_t *op, kolo_c
     op->pair = more ? s->captured->pair : s->pairs_used++;
     op->next_captured = s->captured;
     s->captured = op;
-    KOLO_TRY(failed(s, s->api->stream_host_call(stream, replay, op), "capture an operation"));
+    KOLO_TRY(kolo_staged_done(s, s->api->stream_host_call(stream, replay, op), "capture an operation"));
     KOLO_TRY(put_pieces(s, op, stream));
     return kolo_cuda_order_behind(&s->order, stream);
 }

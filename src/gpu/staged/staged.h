@@ -117,6 +117,11 @@ kolo_status_t kolo_staged_poll(void *state);
 void kolo_staged_push(kolo_staged_queue_t *queue, kolo_staged_op_t *op);
 kolo_staged_op_t *kolo_staged_pop(kolo_staged_queue_t *queue);
 
+/* Makes a call of the driver a status; a failure says what was to be done. */
+static inline kolo_status_t kolo_staged_done(const kolo_staged_t *s, kolo_cu_result_t r, const char *what)
+{
+    return r ? kolo_cuda_fail(r, s->device->ordinal, what) : KOLO_OK;
+}
 static inline bool kolo_staged_is_coll(const kolo_staged_op_t *op)
 {
     return op->calls[0].kind == KOLO_EXEC_COLL;

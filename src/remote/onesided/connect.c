@@ -54,7 +54,7 @@ kolo_status_t kolo_onesided_offer(kolo_onesided_t *end, size_t mailbox)
     return KOLO_OK;
 }
 
-static kolo_status_t hung_up(const kolo_onesided_t *end, int err)
+kolo_status_t kolo_onesided_broken(const kolo_onesided_t *end, int err)
 {
     if (err == 0 || err == ECONNRESET || err == EPIPE)
         return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
@@ -88,13 +88,13 @@ static kolo_status_t shake_hands(kolo_onesided_t *end)
     if (!end->said_ready) {
         ssize_t n = kolo_socket_send_bytes(&end->socket, &word, 1);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) return KOLO_IN_PROGRESS;
-        if (n < 0) return hung_up(end, errno);
+        if (n < 0) return kolo_onesided_broken(end, errno);
         end->said_ready = true;
     }
     if (!end->heard_ready) {
         ssize_t n = kolo_socket_recv_bytes(&end->socket, &theirs, 1);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) return KOLO_IN_PROGRESS;
-        if (n <= 0) return hung_up(end, n < 0 ? errno : 0);
+        if (n <= 0) return kolo_onesided_broken(end, n < 0 ? errno : 0);
         if (theirs != word)
             return kolo_fail(KOLO_ERR_PROTOCOL, "%s did not say that it is ready, but 0x%02x", end->who, theirs);
         end->heard_ready = true;
@@ -111,7 +111,7 @@ kolo_status_t kolo_onesided_exchange(kolo_onesided_t *end)
                                            sizeof end->card_out - end->card_sent);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
-        if (n < 0) return hung_up(end, errno);
+        if (n < 0) return kolo_onesided_broken(end, errno);
         end->card_sent += (size_t)n;
     }
     while (end->card_got < sizeof end->card_in) {
@@ -119,7 +119,7 @@ kolo_status_t kolo_onesided_exchange(kolo_onesided_t *end)
             kolo_socket_recv_bytes(&end->socket, end->card_in + end->card_got, sizeof end->card_in - end->card_got);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
-        if (n <= 0) return hung_up(end, n < 0 ? errno : 0);
+        if (n <= 0) return kolo_onesided_broken(end, n < 0 ? errno : 0);
         end->card_got += (size_t)n;
     }
     KOLO_TRY(choose(end));

@@ -186,6 +186,8 @@ extern const kolo_onesided_ops_t *const kolo_onesided_kinds[KOLO_ONESIDED_KINDS]
 kolo_status_t kolo_onesided_offer(kolo_onesided_t *end, size_t mailbox);
 /* Exchanges the cards, and sets end->ops. KOLO_IN_PROGRESS: call again. */
 kolo_status_t kolo_onesided_exchange(kolo_onesided_t *end);
+/* Fails with why the connection is of no use any more: an errno, 0 if it has ended. */
+kolo_status_t kolo_onesided_broken(const kolo_onesided_t *end, int err);
 /* Tells whether the socket carries nothing any more: whatever comes on it is its end. */
 bool kolo_onesided_hung_up(const kolo_onesided_t *end);
 /* Tells whether the other end of the socket is on this host, as far as its addresses say. */

@@ -248,8 +248,7 @@ static kolo_copy_t copy_of(kolo_onesided_t *end, const kolo_pending_write_t *wri
 
 static kolo_status_t copy_failed(const kolo_onesided_t *end, int err)
 {
-    if (err == ESRCH || err == ECANCELED)
-        return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
+    if (err == ESRCH || err == ECANCELED) return kolo_onesided_broken(end, 0);
     if (err == EFAULT) return kolo_fail(KOLO_ERR_PROTOCOL, "%s named a window where it has no memory", end->who);
     return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot copy into the process of %s", end->who);
 }
@@ -315,7 +314,7 @@ static kolo_status_t pull(kolo_onesided_t *end, kolo_onesided_event_t *event)
     shm_t *shm = end->state[KOLO_ONESIDED_SHM];
     const notice_t *notice = &shm->mine->notices[shm->next_in & (shm->ring - 1)];
     if (atomic_load_explicit(&notice->seq, memory_order_acquire) != shm->next_in + 1) {
-        if (shm->hung_up) return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
+        if (shm->hung_up) return kolo_onesided_broken(end, 0);
         /* Looked at now and then, and whenever the thread is about to sleep. */
         bool sleepy = atomic_load_explicit(end->domain->waker.asleep, memory_order_relaxed) != 0;
         if ((sleepy || ++shm->looks % 64 == 0) && kolo_onesided_hung_up(end)) shm->hung_up = true;

@@ -64,14 +64,6 @@ static kolo_status_t expose(kolo_onesided_t *end, void *base, size_t bytes, uint
     return KOLO_OK;
 }
 
-static kolo_status_t broken(const kolo_onesided_t *end, int err)
-{
-    if (err == 0 || err == ECONNRESET || err == EPIPE)
-        return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
-    if (err == EBADMSG) return kolo_fail(KOLO_ERR_PROTOCOL, "connection with %s: %s", end->who, KOLO_SEAL_ALTERED);
-    return kolo_fail_errno(KOLO_ERR_REMOTE, err, "the connection with %s is broken", end->who);
-}
-
 /* Keeps the owner's thread from sleeping: there is more to do. */
 static kolo_status_t come_back(kolo_onesided_t *end)
 {
@@ -150,7 +142,7 @@ static kolo_status_t push(kolo_onesided_t *end, kolo_pending_write_t *write)
         ssize_t n = kolo_socket_send(&end->socket, iov, (int)parts);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
-        if (n < 0) return broken(end, errno);
+        if (n < 0) return kolo_onesided_broken(end, errno);
         note_sent(write, (size_t)n);
         moved += (size_t)n;
     }
@@ -183,7 +175,7 @@ static kolo_status_t read_more(kolo_onesided_t *end, reader_t *r, void *to, uint
         ssize_t got = kolo_socket_recv(&end->socket, most ? iov : iov + 1, most ? 2 : 1);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && errno == EAGAIN) return KOLO_IN_PROGRESS;
-        if (got <= 0) return broken(end, got < 0 ? errno : 0);
+        if (got <= 0) return kolo_onesided_broken(end, got < 0 ? errno : 0);
         *n = KOLO_MIN((uint64_t)got, (uint64_t)most);
         r->first = 0;
         r->last = (size_t)got - (size_t)*n;

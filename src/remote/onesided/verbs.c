@@ -149,8 +149,7 @@ static kolo_status_t failed(const kolo_onesided_t *end, const struct ibv_wc *wc)
 {
     const kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
     const char *words = kolo_verbs.wc_status_str(wc->status);
-    if (kolo_onesided_hung_up(end))
-        return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
+    if (kolo_onesided_hung_up(end)) return kolo_onesided_broken(end, 0);
     if (wc->status == IBV_WC_REM_ACCESS_ERR || wc->status == IBV_WC_REM_INV_REQ_ERR) {
         kolo_onesided_count(0, 0, 0, 1);
         return kolo_fail(KOLO_ERR_PROTOCOL, "%s named a window that lies outside of its memory (%s)", end->who,
@@ -232,7 +231,7 @@ static kolo_status_t poll_queue(kolo_onesided_t *end, bool *again)
 static kolo_status_t look_around(kolo_onesided_t *end, bool *again)
 {
     kolo_onesided_verbs_t *v = kolo_onesided_verbs_of(end);
-    if (v->hung_up) return kolo_fail(KOLO_ERR_REMOTE, "%s has closed the connection, or has died", end->who);
+    if (v->hung_up) return kolo_onesided_broken(end, 0);
     bool sleepy = atomic_load_explicit(end->domain->waker.asleep, memory_order_relaxed) != 0;
     if (!sleepy && ++v->looks % 64 != 0) return KOLO_OK;
     v->hung_up = *again = kolo_onesided_hung_up(end); /* what has come meanwhile is first */

@@ -39,8 +39,9 @@ static kolo_status_t open_device(kolo_onesided_domain_t *domain)
     if (domain->no_device || !kolo_onesided_param_verbs || kolo_seal_offer() != KOLO_SECURITY_NONE)
         return KOLO_ERR_UNSUPPORTED;
     domain->no_device = true;
-    if (kolo_verbs_count(&why) == 0 || !kolo_verbs.fork_safe) {
-        kolo_debug("onesided", "no RDMA: %s", kolo_verbs.fork_safe ? why : "pages may not stay ours at a fork");
+    int devices = kolo_verbs_count(&why);
+    if (devices == 0 || !kolo_verbs.fork_safe) {
+        kolo_debug("onesided", "no RDMA: %s", devices == 0 ? why : "pages may not stay ours at a fork");
         return KOLO_ERR_UNSUPPORTED;
     }
     kolo_status_t status = kolo_verbs_open(0, &domain->device);

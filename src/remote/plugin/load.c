@@ -138,6 +138,28 @@ static bool is_code(void *address)
     return c.found;
 }
 
+#define ALIKE_IN(table)                                                                                            \
+    _Static_assert(offsetof(table, devices) == offsetof(kolo_nccl_net_v8_t, devices) &&                            \
+                       offsetof(table, consumed) == offsetof(kolo_nccl_net_v8_t, consumed),                        \
+                   "from one to the other all tables have the same calls at the same places")
+ALIKE_IN(kolo_nccl_net_v9_t);
+ALIKE_IN(kolo_nccl_net_v10_t);
+ALIKE_IN(kolo_nccl_net_v11_t);
+
+void kolo_plugin_take(kolo_plugin_t *plugin)
+{
+    const kolo_nccl_net_v8_t *t = plugin->table;
+    plugin->own_name = t->name;
+    plugin->devices = t->devices;
+    plugin->accept = t->accept;
+    plugin->register_memory = t->register_memory;
+    plugin->deregister = t->deregister;
+    plugin->test = t->test;
+    plugin->close_send = t->close_send;
+    plugin->close_receive = t->close_receive;
+    plugin->close_listen = t->close_listen;
+}
+
 /* Refuses a table of another version than its symbol says: it is too short, or has no functions where they should
  * be. Not all plug-ins have all of them: device memory, joined devices and attributes are not used. */
 static kolo_status_t check_table(const kolo_plugin_t *plugin)
@@ -168,8 +190,7 @@ static kolo_status_t ask_device(kolo_plugin_t *plugin, int device)
                         out->name, p.mbps, p.max_comms, p.max_receives);
     out->gbps = p.mbps / 8000.0;
     char path[256];
-    const char *bus = copy_name(p.pci_path, path, sizeof path) ? strrchr(path, '/') : NULL;
-    if (bus && strlen(bus + 1) < sizeof out->bus_id) memcpy(out->bus_id, bus + 1, strlen(bus + 1) + 1);
+    if (copy_name(p.pci_path, path, sizeof path)) kolo_net_bus_of_path(out, path);
     return KOLO_OK;
 }
 
@@ -270,7 +291,7 @@ static kolo_status_t find_table(kolo_plugin_t *plugin)
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "plug-in %s: it has no network of version %d to %d (it has: %s)",
                          plugin->file, KOLO_NCCL_OLDEST, KOLO_NCCL_NEWEST, text[0] ? text : "none at all");
     }
-    plugin->abi->take(plugin);
+    kolo_plugin_take(plugin);
     KOLO_TRY(check_table(plugin));
     if (!copy_name(plugin->own_name, plugin->name, sizeof plugin->name)) return nonsense(plugin, "it has no name");
     snprintf(symbol, sizeof symbol, "ncclCollNetPlugin_v%d", plugin->abi->version);

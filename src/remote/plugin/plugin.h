@@ -23,9 +23,7 @@ typedef struct {
     int version;
     const char *symbol;
     size_t table_bytes;
-    /* Fills in the calls that are alike in all versions. */
-    void (*take)(kolo_plugin_t *plugin);
-    /* The others. What they return is the plug-in's own. */
+    /* The calls that are not alike in all versions. What they return is the plug-in's own. */
     int (*init)(kolo_plugin_t *plugin, kolo_nccl_logger_t logger);
     int (*properties)(const kolo_plugin_t *plugin, int device, kolo_plugin_properties_t *out);
     int (*listen)(const kolo_plugin_t *plugin, int device, void *handle, void **listener);
@@ -55,19 +53,17 @@ extern kolo_plugin_t kolo_plugin; /* once it is loaded */
 
 /* Takes the place of a profiler, for version 10 and later: none listens. */
 int kolo_plugin_no_profile(void **event, int type, void *parent, int64_t id, void *more);
-/* For the adaptors: what is in the table and in the properties of every version, though they are other types. */
-#define KOLO_PLUGIN_TAKE(plugin, t)                                                                                \
-    do {                                                                                                           \
-        (plugin)->own_name = (t)->name;                                                                            \
-        (plugin)->devices = (t)->devices;                                                                          \
-        (plugin)->accept = (t)->accept;                                                                            \
-        (plugin)->register_memory = (t)->register_memory;                                                          \
-        (plugin)->deregister = (t)->deregister;                                                                    \
-        (plugin)->test = (t)->test;                                                                                \
-        (plugin)->close_send = (t)->close_send;                                                                    \
-        (plugin)->close_receive = (t)->close_receive;                                                              \
-        (plugin)->close_listen = (t)->close_listen;                                                                \
-    } while (0)
+/* Make the calls that later versions have as an earlier one has them, at the same place of the table (v8.c, v9.c,
+ * v10.c). */
+int kolo_plugin_init_8(kolo_plugin_t *plugin, kolo_nccl_logger_t logger);
+int kolo_plugin_listen_8(const kolo_plugin_t *plugin, int device, void *handle, void **listener);
+int kolo_plugin_connect_8(const kolo_plugin_t *plugin, int device, void *handle, void **sender);
+int kolo_plugin_properties_9(const kolo_plugin_t *plugin, int device, kolo_plugin_properties_t *out);
+int kolo_plugin_isend_10(const kolo_plugin_t *plugin, void *sender, void *data, uint32_t bytes, void *memory,
+                         void **request);
+int kolo_plugin_irecv_10(const kolo_plugin_t *plugin, void *receiver, void *data, uint32_t bytes, void *memory,
+                         void **request);
+/* For the adaptors: what is in the properties of every version, though they are other types. */
 #define KOLO_PLUGIN_PROPERTIES(p)                                                                                  \
     ((kolo_plugin_properties_t){.name = (p).name,                                                                  \
                                 .pci_path = (p).pci_path,                                                          \
@@ -86,6 +82,8 @@ extern kolo_plugin_options_t kolo_plugin_options;
 /* ---- load.c ---- */
 /* Loads and asks `file` what it is. All errors name it. */
 kolo_status_t kolo_plugin_load(kolo_plugin_t *plugin, const char *file, int64_t timeout_ms);
+/* Takes from its table the calls that are alike in all versions. */
+void kolo_plugin_take(kolo_plugin_t *plugin);
 /* Fails with "it returned 3 (internal error)" and the like. */
 kolo_status_t kolo_plugin_fail(const kolo_plugin_t *plugin, int result, const char *call, const char *label);
 

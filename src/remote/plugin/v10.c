@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Adaptor for plug-ins of version 10: a profiler may listen, a connection has a traffic class.
+ * Adaptor for plug-ins of version 10: a profiler may listen, a connection has a traffic class. The rest is as in 9.
  */
 #include "remote/plugin/plugin.h"
 
@@ -16,31 +16,10 @@ int kolo_plugin_no_profile(void **event, int type, void *parent, int64_t id, voi
     return KOLO_NCCL_SUCCESS;
 }
 
-static void take(kolo_plugin_t *plugin)
-{
-    const table_t *t = plugin->table;
-    KOLO_PLUGIN_TAKE(plugin, t);
-}
-
 static int init(kolo_plugin_t *plugin, kolo_nccl_logger_t logger)
 {
     const table_t *t = plugin->table;
     return t->init(logger, kolo_plugin_no_profile);
-}
-
-static int properties(const kolo_plugin_t *plugin, int device, kolo_plugin_properties_t *out)
-{
-    const table_t *t = plugin->table;
-    kolo_nccl_properties_v9_t p = {0};
-    int result = t->properties(device, &p);
-    *out = KOLO_PLUGIN_PROPERTIES(p);
-    return result;
-}
-
-static int listen_on(const kolo_plugin_t *plugin, int device, void *handle, void **listener)
-{
-    const table_t *t = plugin->table;
-    return t->listen(device, handle, listener);
 }
 
 static int connect_to(const kolo_plugin_t *plugin, int device, void *handle, void **sender)
@@ -51,15 +30,15 @@ static int connect_to(const kolo_plugin_t *plugin, int device, void *handle, voi
     return t->connect(device, &config, handle, sender, &offload);
 }
 
-static int isend(const kolo_plugin_t *plugin, void *sender, void *data, uint32_t bytes, void *memory,
-                 void **request)
+int kolo_plugin_isend_10(const kolo_plugin_t *plugin, void *sender, void *data, uint32_t bytes, void *memory,
+                         void **request)
 {
     const table_t *t = plugin->table;
     return t->isend(sender, data, bytes, 0, memory, NULL, request);
 }
 
-static int irecv(const kolo_plugin_t *plugin, void *receiver, void *data, uint32_t bytes, void *memory,
-                 void **request)
+int kolo_plugin_irecv_10(const kolo_plugin_t *plugin, void *receiver, void *data, uint32_t bytes, void *memory,
+                         void **request)
 {
     const table_t *t = plugin->table;
     size_t room = bytes;
@@ -72,11 +51,10 @@ const kolo_plugin_abi_t kolo_plugin_v10 = {
     .version = 10,
     .symbol = "ncclNetPlugin_v10",
     .table_bytes = sizeof(table_t),
-    .take = take,
     .init = init,
-    .properties = properties,
-    .listen = listen_on,
+    .properties = kolo_plugin_properties_9,
+    .listen = kolo_plugin_listen_8,
     .connect = connect_to,
-    .isend = isend,
-    .irecv = irecv,
+    .isend = kolo_plugin_isend_10,
+    .irecv = kolo_plugin_irecv_10,
 };

@@ -1,16 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Adaptor for plug-ins of version 11: a context goes before the calls that make something.
+ * Adaptor for plug-ins of version 11: a context goes before the calls that make something. The rest is as in 10.
  */
 #include "remote/plugin/plugin.h"
 
 typedef kolo_nccl_net_v11_t table_t;
-
-static void take(kolo_plugin_t *plugin)
-{
-    const table_t *t = plugin->table;
-    KOLO_PLUGIN_TAKE(plugin, t);
-}
 
 static int init(kolo_plugin_t *plugin, kolo_nccl_logger_t logger)
 {
@@ -41,32 +35,14 @@ static int connect_to(const kolo_plugin_t *plugin, int device, void *handle, voi
     return t->connect(plugin->context, device, handle, sender, &offload);
 }
 
-static int isend(const kolo_plugin_t *plugin, void *sender, void *data, uint32_t bytes, void *memory,
-                 void **request)
-{
-    const table_t *t = plugin->table;
-    return t->isend(sender, data, bytes, 0, memory, NULL, request);
-}
-
-static int irecv(const kolo_plugin_t *plugin, void *receiver, void *data, uint32_t bytes, void *memory,
-                 void **request)
-{
-    const table_t *t = plugin->table;
-    size_t room = bytes;
-    int tag = 0;
-    void *profile = NULL;
-    return t->irecv(receiver, 1, &data, &room, &tag, &memory, &profile, request);
-}
-
 const kolo_plugin_abi_t kolo_plugin_v11 = {
     .version = 11,
     .symbol = "ncclNetPlugin_v11",
     .table_bytes = sizeof(table_t),
-    .take = take,
     .init = init,
     .properties = properties,
     .listen = listen_on,
     .connect = connect_to,
-    .isend = isend,
-    .irecv = irecv,
+    .isend = kolo_plugin_isend_10,
+    .irecv = kolo_plugin_irecv_10,
 };

@@ -6,13 +6,7 @@
 
 typedef kolo_nccl_net_v8_t table_t;
 
-static void take(kolo_plugin_t *plugin)
-{
-    const table_t *t = plugin->table;
-    KOLO_PLUGIN_TAKE(plugin, t);
-}
-
-static int init(kolo_plugin_t *plugin, kolo_nccl_logger_t logger)
+int kolo_plugin_init_8(kolo_plugin_t *plugin, kolo_nccl_logger_t logger)
 {
     const table_t *t = plugin->table;
     return t->init(logger);
@@ -27,13 +21,13 @@ static int properties(const kolo_plugin_t *plugin, int device, kolo_plugin_prope
     return result;
 }
 
-static int listen_on(const kolo_plugin_t *plugin, int device, void *handle, void **listener)
+int kolo_plugin_listen_8(const kolo_plugin_t *plugin, int device, void *handle, void **listener)
 {
     const table_t *t = plugin->table;
     return t->listen(device, handle, listener);
 }
 
-static int connect_to(const kolo_plugin_t *plugin, int device, void *handle, void **sender)
+int kolo_plugin_connect_8(const kolo_plugin_t *plugin, int device, void *handle, void **sender)
 {
     const table_t *t = plugin->table;
     void *offload = NULL; /* none is wanted */
@@ -60,11 +54,10 @@ const kolo_plugin_abi_t kolo_plugin_v8 = {
     .version = 8,
     .symbol = "ncclNetPlugin_v8",
     .table_bytes = sizeof(table_t),
-    .take = take,
-    .init = init,
+    .init = kolo_plugin_init_8,
     .properties = properties,
-    .listen = listen_on,
-    .connect = connect_to,
+    .listen = kolo_plugin_listen_8,
+    .connect = kolo_plugin_connect_8,
     .isend = isend,
     .irecv = irecv,
 };

@@ -65,11 +65,7 @@ static void properties(int device, kolo_net_device_t *out)
     long mbps = strtol(text, NULL, 10);
     if (mbps > 0) out->gbps = (double)mbps / 8000;
     snprintf(path, sizeof path, "/sys/class/net/%s/device", interfaces[device].name);
-    ssize_t n = readlink(path, text, sizeof text - 1);
-    if (n <= 0) return;
-    text[n] = '\0';
-    const char *bus = strrchr(text, '/');
-    if (bus && strlen(bus + 1) < sizeof out->bus_id) memcpy(out->bus_id, bus + 1, strlen(bus + 1) + 1);
+    kolo_net_bus_of_link(out, path);
 }
 
 /* ---- opening ---- */

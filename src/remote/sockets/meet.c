@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "link/first.h"
 #include "link/link.h"
 
 #include <errno.h>
@@ -29,7 +30,7 @@ static void tune(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof limit);
 }
 
-static void is_up(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
+static void came_up(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
 {
     sock->state = KOLO_SOCKET_UP;
     sock->got = 0;
@@ -41,30 +42,6 @@ static void is_up(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
     if (end->nup <= end->nsockets) return;
     kolo_info("sockets", "connection %s: interface %s here, %s there, %u sockets", end->label, end->mine.device,
               end->peer.device, end->nsockets);
-}
-
-/* Returns 1: all of `want` is there; 0: not yet; -1: the other end has gone (errno). */
-static int read_up_to(int fd, uint8_t *at, uint32_t *got, uint32_t want)
-{
-    while (*got < want) {
-        ssize_t n = recv(fd, at + *got, want - *got, MSG_DONTWAIT);
-        if (n == 0) errno = ECONNRESET;
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-        if (n <= 0) return -1;
-        *got += (uint32_t)n;
-    }
-    return 1;
-}
-
-/* Sends the first bytes of a socket, which always find room. */
-static bool say(int fd, const void *bytes, size_t n)
-{
-    ssize_t sent;
-    do sent = send(fd, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    if (sent >= 0 && (size_t)sent < n) errno = EAGAIN;
-    return sent == (ssize_t)n;
 }
 
 /* ---- writer ---- */
@@ -118,7 +95,8 @@ static kolo_status_t greeted(kolo_net_end_t *end, kolo_sockets_sock_t *sock, int
         return kolo_fail(KOLO_ERR_PROTOCOL, "sockets: %s: who answers is no rank of this version", end->label);
     const kolo_shake_t shake = shake_of(end, sock);
     KOLO_TRY(kolo_auth_hello(&shake, &claim));
-    if (!say(sock->fd, sock->hello, sizeof sock->hello)) return kolo_sockets_fail(end, errno, "the peer has gone");
+    if (!kolo_link_say(sock->fd, sock->hello, sizeof sock->hello))
+        return kolo_sockets_fail(end, errno, "the peer has gone");
     sock->state = KOLO_SOCKET_VERDICT;
     sock->got = 0;
     return KOLO_OK;
@@ -132,7 +110,7 @@ static kolo_status_t judged(kolo_net_end_t *end, kolo_sockets_sock_t *sock)
     if (!proven || code != KOLO_VERDICT_OK)
         return kolo_fail(KOLO_ERR_AUTH, "sockets: %s: the peer %s", end->label,
                          proven ? "has no use for the connection any more" : "does not know the job's secret");
-    is_up(end, sock);
+    came_up(end, sock);
     return KOLO_OK;
 }
 
@@ -140,12 +118,12 @@ static kolo_status_t step(kolo_net_end_t *end, kolo_sockets_sock_t *sock, int in
 {
     if (sock->state == KOLO_SOCKET_DIALLED) KOLO_TRY(connected(end, sock));
     if (sock->state == KOLO_SOCKET_GREETING) {
-        int there = read_up_to(sock->fd, sock->greeting, &sock->got, sizeof sock->greeting);
+        int there = kolo_link_read_up_to(sock->fd, sock->greeting, &sock->got, sizeof sock->greeting);
         if (there < 0) return kolo_sockets_fail(end, errno, "the peer has gone");
         if (there) KOLO_TRY(greeted(end, sock, index));
     }
     if (sock->state == KOLO_SOCKET_VERDICT) {
-        int there = read_up_to(sock->fd, sock->verdict, &sock->got, sizeof sock->verdict);
+        int there = kolo_link_read_up_to(sock->fd, sock->verdict, &sock->got, sizeof sock->verdict);
         if (there < 0) return kolo_sockets_fail(end, errno, "the peer has gone");
         if (there) return judged(end, sock);
     }
@@ -183,13 +161,13 @@ static void judge(kolo_net_open_t *open, kolo_sockets_caller_t *caller)
         sock = claimed(open, &claim, &end);
         kolo_auth_verdict(&shake, sock ? KOLO_VERDICT_OK : KOLO_VERDICT_REFUSED, verdict);
     }
-    if (!say(caller->fd, verdict, sizeof verdict) || !sock) {
+    if (!kolo_link_say(caller->fd, verdict, sizeof verdict) || !sock) {
         kolo_fd_close(caller->fd);
         return;
     }
     tune(caller->fd);
     sock->fd = caller->fd;
-    is_up(end, sock);
+    came_up(end, sock);
 }
 
 static bool begin(kolo_sockets_caller_t *caller, int fd)
@@ -197,7 +175,7 @@ static bool begin(kolo_sockets_caller_t *caller, int fd)
     *caller = (kolo_sockets_caller_t){
         .fd = fd, .since_ns = kolo_now_ns(), .until_ns = kolo_deadline_ms(kolo_link_values.handshake_ms)};
     return kolo_auth_greeting(KOLO_SECURITY_NONE, caller->greeting) == KOLO_OK &&
-           say(fd, caller->greeting, sizeof caller->greeting);
+           kolo_link_say(fd, caller->greeting, sizeof caller->greeting);
 }
 
 /* Returns where the next caller goes: where the one was that has been silent longest, if there is no room. */
@@ -231,7 +209,7 @@ static kolo_status_t let_in(kolo_net_open_t *open)
     uint64_t now = open->ncallers ? kolo_now_ns() : 0;
     for (uint32_t i = 0; i < open->ncallers;) {
         kolo_sockets_caller_t *c = &open->callers[i];
-        int there = read_up_to(c->fd, c->hello, &c->got, sizeof c->hello);
+        int there = kolo_link_read_up_to(c->fd, c->hello, &c->got, sizeof c->hello);
         if (there == 0 && now < c->until_ns) {
             i++;
             continue;

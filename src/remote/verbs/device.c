@@ -99,8 +99,12 @@ int kolo_verbs_count(const char **why)
 
 void kolo_verbs_properties(int device, kolo_net_device_t *out)
 {
-    memcpy(out->name, ports[device].name, sizeof out->name);
-    out->gbps = ports[device].gbps;
+    const kolo_verbs_port_t *p = &ports[device];
+    char link[64 + IBV_SYSFS_NAME_MAX];
+    *out = (kolo_net_device_t){.gbps = p->gbps};
+    memcpy(out->name, p->name, sizeof out->name);
+    snprintf(link, sizeof link, "/sys/class/infiniband/%s/device", p->device);
+    kolo_net_bus_of_link(out, link);
 }
 
 /* ---- opening ---- */
@@ -134,10 +138,13 @@ bool kolo_verbs_gid_is_there(kolo_net_open_t *o)
            memcmp(entry.gid.raw, o->gid, sizeof o->gid) == 0;
 }
 
-bool kolo_verbs_gid_again(kolo_net_open_t *o)
+bool kolo_verbs_address_again(kolo_net_open_t *o)
 {
     struct ibv_port_attr attr;
-    return query_port(o->context, o->port, &attr) == 0 && choose_gid(o, &attr) == KOLO_OK;
+    if (query_port(o->context, o->port, &attr) != 0 || attr.state != IBV_PORT_ACTIVE) return false;
+    o->mtu = (uint8_t)attr.active_mtu;
+    o->lid = attr.lid;
+    return kolo_verbs_gid_is_there(o) || choose_gid(o, &attr) == KOLO_OK;
 }
 
 bool kolo_verbs_port_is_active(kolo_net_open_t *o)
@@ -150,9 +157,13 @@ static struct ibv_context *open_by_name(const char *name)
 {
     struct ibv_context *context = NULL;
     struct ibv_device **list = kolo_verbs.get_device_list(NULL);
-    for (int i = 0; list && list[i]; i++)
-        if (strcmp(kolo_verbs.get_device_name(list[i]), name) == 0) context = kolo_verbs.open_device(list[i]);
+    int i = 0, err;
+    while (list && list[i] && strcmp(kolo_verbs.get_device_name(list[i]), name) != 0) i++;
+    if (list) errno = ENODEV; /* it was taken out since devices were listed */
+    if (list && list[i]) context = kolo_verbs.open_device(list[i]);
+    err = errno;
     if (list) kolo_verbs.free_device_list(list);
+    errno = err;
     return context;
 }
 

@@ -197,7 +197,7 @@ static kolo_status_t fill(kolo_net_end_t *end, kolo_net_hello_t *hello)
     /* Receives: what came by line may be ahead of its completion. */
     const kolo_verbs_room_t room = {.sends = end->send_room,
                                     .receives = end->reads ? 2 * end->depth : 1,
-                                    .completions = end->send_room + 3 * end->depth,
+                                    .completions = end->send_room + 2 * end->depth + KOLO_VERBS_FLUSH_MOST,
                                     .pieces = 2};
     KOLO_TRY(allocate(end));
     KOLO_TRY(kolo_verbs_end_make_queues(end, &room));

@@ -123,8 +123,7 @@ kolo_status_t kolo_verbs_look(kolo_net_open_t *open)
 bool kolo_verbs_works(kolo_net_open_t *open)
 {
     (void)kolo_verbs_look(open);
-    if (open->fatal || open->down_since || !kolo_verbs_port_is_active(open)) return false;
-    if (!kolo_verbs_gid_is_there(open) && !kolo_verbs_gid_again(open)) return false;
+    if (open->fatal || open->down_since || !kolo_verbs_address_again(open)) return false;
     open->usable = true;
     return true;
 }

@@ -3,8 +3,8 @@
  * Receives into the memory of a device. The completion of a message says that the card has written it, not that
  * the device would see it: the writes may still be on their way through the machine. A read by the same card from
  * the same memory comes behind them. So a queue pair whose peer is itself reads back a word of the last message
- * that has come, and messages count only when that has ended. Never run on a GPU so far; tests run it on host
- * memory.
+ * that has come into each memory, and messages count only when that has ended. Never run on a GPU so far; tests run
+ * it on host memory.
  */
 #include "base/clock.h"
 #include "remote/verbs/verbs.h"
@@ -12,8 +12,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define READS_MOST 4u  /* under way at once */
-#define REST_MS    100 /* for those of an end that is given up */
+#define REST_MS 100 /* for those of an end that is given up */
 
 static kolo_status_t make_qp(kolo_net_end_t *end, kolo_verbs_flush_t *f)
 {
@@ -21,7 +20,7 @@ static kolo_status_t make_qp(kolo_net_end_t *end, kolo_verbs_flush_t *f)
         .send_cq = end->cq,
         .recv_cq = end->cq,
         .qp_type = IBV_QPT_RC,
-        .cap = {.max_send_wr = READS_MOST, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+        .cap = {.max_send_wr = KOLO_VERBS_FLUSH_MOST, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
     };
     f->mr = kolo_verbs.reg_mr(end->open->pd, &f->word, sizeof f->word, IBV_ACCESS_LOCAL_WRITE);
     if (!f->mr) return kolo_verbs_fail_register(end->open, end->label, sizeof f->word, errno);
@@ -80,18 +79,31 @@ static kolo_status_t read_back(kolo_net_end_t *end, const struct kolo_verbs_flus
     return KOLO_OK;
 }
 
+/* Returns the last request that one read covers: a read comes behind the writes into the same memory, not behind
+ * those into another device's. NULL: none of those that have come needs one. *until: the requests below are
+ * covered. */
+static const struct kolo_verbs_flush_at *next_to_read(const kolo_net_end_t *end, uint64_t *until)
+{
+    const kolo_verbs_flush_t *f = end->flush;
+    const struct kolo_verbs_flush_at *last = NULL;
+    for (*until = f->asked; *until < end->came; ++*until) {
+        const struct kolo_verbs_flush_at *at = &f->at[*until & (end->depth - 1)];
+        if (last && at->wanted && at->key != last->key) break;
+        if (at->wanted) last = at;
+    }
+    return last;
+}
+
 kolo_status_t kolo_verbs_flush_step(kolo_net_end_t *end)
 {
     kolo_verbs_flush_t *f = end->flush;
-    const struct kolo_verbs_flush_at *last = NULL;
-    for (uint64_t r = f->asked; r < end->came; r++)
-        if (f->at[r & (end->depth - 1)].wanted) last = &f->at[r & (end->depth - 1)];
-    if (last && f->out < READS_MOST) {
-        KOLO_TRY(read_back(end, last, end->came));
-        f->asked = end->came;
-    } else if (!last && f->out == 0) {
-        f->asked = end->safe = end->came;
+    const struct kolo_verbs_flush_at *last;
+    uint64_t until;
+    while ((last = next_to_read(end, &until)) != NULL && f->out < KOLO_VERBS_FLUSH_MOST) {
+        KOLO_TRY(read_back(end, last, until));
+        f->asked = until;
     }
+    if (!last && f->out == 0) f->asked = end->safe = end->came;
     return KOLO_OK;
 }
 

@@ -160,8 +160,9 @@ bool kolo_verbs_works(kolo_net_open_t *open);
 bool kolo_verbs_port_is_active(kolo_net_open_t *open); /* device.c */
 /* Tells whether the address that connections use is still there. */
 bool kolo_verbs_gid_is_there(kolo_net_open_t *open);
-/* Chooses one anew, for new connections. */
-bool kolo_verbs_gid_again(kolo_net_open_t *open);
+/* Reads, for new connections, how the port is found now: its LID and MTU, and a GID if the one that was used is
+ * gone. false: it is not active, or has none. */
+bool kolo_verbs_address_again(kolo_net_open_t *open);
 
 /* ---- memory.c ---- */
 struct kolo_net_region {
@@ -280,6 +281,7 @@ void kolo_verbs_flush_done(kolo_net_end_t *end, uint64_t until);
 kolo_status_t kolo_verbs_flush_rest(kolo_net_end_t *end);
 void kolo_verbs_flush_fini(kolo_net_end_t *end);
 #define KOLO_VERBS_FLUSH_MARK (1ull << 62) /* wr_id of its reads */
+#define KOLO_VERBS_FLUSH_MOST 4u           /* of them under way at once */
 
 bool kolo_verbs_offered(const kolo_net_end_t *end, uint64_t *tag);
 kolo_status_t kolo_verbs_invite(kolo_net_end_t *end, uint64_t request, void *data, uint32_t bytes,

@@ -164,6 +164,7 @@ struct kolo_net_conn {
     uint8_t *states;     /* by slot & mask */
     uint64_t *requests;  /* reader: of the slot on its rail */
     bool reordered;      /* a rail was lost: on the others offers may be out of the order of slots */
+    bool again;          /* reader: a slot below `handed` found no room for its offer, and is idle */
     char *slots;
     size_t slots_bytes;
     kolo_head_line_t *head;
@@ -188,6 +189,11 @@ struct kolo_net_conn {
     bool closed;          /* here */
     char error[1024];
 };
+
+static inline const kolo_conn_spec_t *kolo_net_spec(const kolo_net_conn_t *conn)
+{
+    return conn->tx ? &conn->tx->spec : &conn->rx->spec;
+}
 
 typedef struct {
     int64_t nics, queue_pairs;

@@ -14,7 +14,7 @@
 
 static kolo_status_t read_card(const kolo_net_conn_t *conn, const kolo_wire_card_t *in, kolo_net_card_t *out)
 {
-    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     kolo_net_card_t expected = {
         .provider = kolo_net_provider_id(conn->ops), .depth = spec->depth, .slot_bytes = spec->slot_bytes};
     return kolo_net_card_decode(in, &expected, conn->peer, out);

@@ -19,9 +19,9 @@ _Static_assert(KOLO_NET_SLOT_FLAGS < 1u << COUNT_SHIFT && KOLO_NET_PASSED >= 1u 
 
 void kolo_net_mate_find(kolo_net_conn_t *conn)
 {
-    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     for (kolo_net_conn_t *c = conn->state->first; c; c = c->next) {
-        const kolo_conn_spec_t *other = c->tx ? &c->tx->spec : &c->rx->spec;
+        const kolo_conn_spec_t *other = kolo_net_spec(c);
         if (c == conn || c->mate || c->peer != conn->peer || other->lane != spec->lane || !c->tx == !conn->tx)
             continue;
         c->mate = conn;

@@ -8,7 +8,9 @@
 #include "wire/net/conn.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { NICS = 8 };
 /* Four cards on each socket, in an order of their own. */
@@ -151,6 +153,23 @@ static void a_lost_rail_gets_nothing(void **state)
     assert_int_equal(conn.rails[0].requests, 10);
 }
 
+static void a_link_of_the_system_says_where_a_card_is_plugged_in(void **state)
+{
+    (void)state;
+    char name[] = "/tmp/kolo-bus-XXXXXX", link[64];
+    kolo_net_device_t device = {0};
+    assert_non_null(mkdtemp(name));
+    snprintf(link, sizeof link, "%s/device", name);
+    kolo_net_bus_of_link(&device, link); /* there is none, as for a card that is no hardware */
+    assert_string_equal(device.bus_id, "");
+    assert_int_equal(symlink("../../../0000:3b:00.0", link), 0);
+    kolo_net_bus_of_link(&device, link);
+    assert_string_equal(device.bus_id, "0000:3b:00.0");
+    kolo_net_bus_of_path(&device, "/sys/devices/a-name-that-is-no-address-of-a-bus");
+    assert_string_equal(device.bus_id, "0000:3b:00.0");
+    assert_int_equal(unlink(link) | rmdir(name), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -160,6 +179,7 @@ int main(void)
         cmocka_unit_test(equal_rails_take_turns),
         cmocka_unit_test(a_slow_or_busy_rail_is_asked_for_less),
         cmocka_unit_test(a_lost_rail_gets_nothing),
+        cmocka_unit_test(a_link_of_the_system_says_where_a_card_is_plugged_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,7 @@
 
 kolo_status_t kolo_net_conn_fail(kolo_net_conn_t *conn, kolo_status_t status, const char *fmt, ...)
 {
-    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     const kolo_member_t *m = conn->state->ctx->member;
     const kolo_peer_card_t *peer = m && m->peers && conn->peer < m->nranks ? &m->peers[conn->peer] : NULL;
     int n = snprintf(conn->error, sizeof conn->error,
@@ -264,10 +264,20 @@ static bool offers_are_due(const kolo_net_conn_t *conn, uint64_t free_slots)
     return conn->handed - conn->arrived < depth / 2;
 }
 
+/* Offers the slots that found no room before. */
+static void offer_left(kolo_net_conn_t *conn)
+{
+    const kolo_rx_t *rx = conn->rx;
+    conn->again = false;
+    for (uint64_t slot = conn->arrived; slot != conn->handed && !conn->again; slot++)
+        if (conn->states[slot & rx->end.mask] == KOLO_NET_SLOT_IDLE) kolo_net_offer_again(conn, slot);
+}
+
 static kolo_status_t offer_free(kolo_net_conn_t *conn, bool any)
 {
     kolo_rx_t *rx = conn->rx;
     uint64_t until = rx->end.next + rx->end.depth;
+    if (KOLO_UNLIKELY(conn->again)) offer_left(conn);
     if (any)
         conn->idle = 0;
     else if (conn->idle <= KOLO_NET_IDLE)

@@ -19,16 +19,11 @@
 
 #define AGAIN_MS 500 /* between two tries to make a rail anew */
 
-static const kolo_conn_spec_t *spec_of(const kolo_net_conn_t *conn)
-{
-    return conn->tx ? &conn->tx->spec : &conn->rx->spec;
-}
-
 /* ---- making ---- */
 
 static kolo_status_t make_end(kolo_net_conn_t *conn, uint32_t index, kolo_net_hello_t *hello)
 {
-    const kolo_conn_spec_t *spec = spec_of(conn);
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     kolo_net_rail_t *rail = &conn->rails[index];
     char label[80];
     snprintf(label, sizeof label, "rank %d -> rank %d, lane %u, rail %u", spec->writer, spec->reader, spec->lane,
@@ -45,8 +40,8 @@ static kolo_status_t make_end(kolo_net_conn_t *conn, uint32_t index, kolo_net_he
 kolo_status_t kolo_net_rail_make(kolo_net_conn_t *conn, uint32_t index, kolo_net_hello_t *hello)
 {
     kolo_net_rail_t *rail = &conn->rails[index];
-    rail->slots = calloc(spec_of(conn)->depth, sizeof *rail->slots);
-    rail->passed = calloc(spec_of(conn)->depth, sizeof *rail->passed);
+    rail->slots = calloc(kolo_net_spec(conn)->depth, sizeof *rail->slots);
+    rail->passed = calloc(kolo_net_spec(conn)->depth, sizeof *rail->passed);
     if (!rail->slots || !rail->passed) return kolo_fail(KOLO_ERR_NO_MEMORY, "net: no memory for a rail");
     KOLO_TRY(conn->ops->enroll(rail->open, conn->slots, conn->slots_bytes, conn->rx != NULL, &rail->region));
     return make_end(conn, index, hello);
@@ -129,8 +124,9 @@ static void tell(kolo_net_conn_t *conn, const kolo_net_note_t *note)
 
 /* ---- losing ---- */
 
-/* Offers a slot on a rail that is up; whatever fails is the fault of the rail that was chosen. One that is lost
- * here has its slots offered anew, and this may be one of them. */
+/* Offers a slot on a rail that is up, or has that done later if there is no room for another offer; whatever fails
+ * is the fault of the rail that was chosen. One that is lost here has its slots offered anew, and this may be one
+ * of them. */
 void kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot)
 {
     uint8_t *state = &conn->states[slot & conn->rx->end.mask];
@@ -138,6 +134,10 @@ void kolo_net_offer_again(kolo_net_conn_t *conn, uint64_t slot)
     while (conn->status == KOLO_OK && *state == KOLO_NET_SLOT_IDLE) {
         uint32_t index = kolo_net_rail_for(conn, slot);
         kolo_status_t status = kolo_net_offer(conn, index, slot);
+        if (status == KOLO_IN_PROGRESS) {
+            conn->again = true;
+            return;
+        }
         if (status == KOLO_OK && conn->invites && (int64_t)(slot - conn->invited) < 0)
             status = kolo_net_invite(conn, slot);
         if (status != KOLO_OK) status = kolo_net_rail_lost(conn, index, status);
@@ -158,7 +158,7 @@ static void reader_loses(kolo_net_conn_t *conn, uint32_t index)
 
 static void leave_out(kolo_net_conn_t *conn, uint32_t index, const char *why)
 {
-    const kolo_conn_spec_t *spec = spec_of(conn);
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     kolo_net_rail_t *rail = &conn->rails[index];
     kolo_net_device_t device;
     bool any;
@@ -196,7 +196,7 @@ kolo_status_t kolo_net_rail_lost(kolo_net_conn_t *conn, uint32_t index, kolo_sta
 
 static void came_back(kolo_net_conn_t *conn, uint32_t index)
 {
-    const kolo_conn_spec_t *spec = spec_of(conn);
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     kolo_net_device_t device;
     conn->ops->properties(conn->rails[index].device, &device);
     conn->rails[index].state = KOLO_NET_RAIL_UP;

@@ -204,6 +204,55 @@ static int stale_offer(kolo_kit_t *kit)
     return kit->rank == 0 ? write_past_a_stale_offer(kit) : leave_a_stale_offer(kit);
 }
 
+/* ---- a rail that has no room for the offers of a lost one ---- */
+
+static kolo_net_ops_t full; /* the provider's, but for irecv: it takes nothing for a while */
+static int refusals;
+static kolo_status_t (*take)(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
+                             uint64_t cookie, uint64_t tag);
+
+static kolo_status_t refuse(kolo_net_end_t *end, void *data, uint32_t bytes, const kolo_net_region_t *region,
+                            uint64_t cookie, uint64_t tag)
+{
+    return refusals-- > 0 ? KOLO_IN_PROGRESS : take(end, data, bytes, region, cookie, tag);
+}
+
+static int lose_into_a_full_one(kolo_kit_t *kit)
+{
+    kolo_rx_t rx = {0};
+    KIT_CHECK(kolo_kit_connect(kit, &spec, NULL, &rx) == KOLO_OK);
+    kolo_net_conn_t *conn = rx.priv;
+    KIT_CHECK(conn->nrails == 2 && conn->handed == 0);
+    for (uint64_t end = kolo_deadline_ms(WAIT_MS); !conn->ready; sched_yield()) {
+        KIT_CHECK(kolo_now_ns() < end && conn->status == KOLO_OK);
+        kolo_net_conn_listen(conn);
+    }
+    for (; conn->handed < spec.depth; conn->handed++) KIT_CHECK(kolo_net_offer(conn, 0, conn->handed) == KOLO_OK);
+    full = *conn->ops;
+    take = full.irecv;
+    full.irecv = refuse;
+    conn->ops = &full;
+    refusals = 3;
+    KIT_CHECK(kolo_net_rail_lost(conn, 0, kolo_fail(KOLO_ERR_SYSTEM, "a test takes it away")) == KOLO_OK);
+    KIT_CHECK(conn->status == KOLO_OK && conn->rails[1].state == KOLO_NET_RAIL_UP && refusals < 3);
+    KIT_TRY(read_slots(kit, &rx, 0, SLOTS));
+    KIT_CHECK(refusals < 0);
+    return end_reader(kit, &rx);
+}
+
+static int write_all(kolo_kit_t *kit)
+{
+    kolo_tx_t tx = {0};
+    KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, NULL) == KOLO_OK);
+    KIT_TRY(write_slots(kit, &tx, 0, SLOTS));
+    return end_writer(kit, &tx);
+}
+
+static int loss_without_room(kolo_kit_t *kit)
+{
+    return kit->rank == 0 ? write_all(kit) : lose_into_a_full_one(kit);
+}
+
 /* ---- */
 
 static bool fails(const char *name, int (*run)(kolo_kit_t *kit), bool arg)
@@ -221,5 +270,6 @@ int main(void)
     failed += fails("and comes back before that, too", early_loss, true);
     failed += fails("what cannot be offered again is the fault of where it was to go", loss_at_an_offer, false);
     failed += fails("an offer that a lost rail has left is no mistake, however old", stale_offer, false);
+    failed += fails("offers of a lost rail wait for room on the other", loss_without_room, false);
     return failed;
 }

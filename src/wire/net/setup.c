@@ -110,7 +110,7 @@ static kolo_status_t make_rails(kolo_net_conn_t *conn, const kolo_conn_spec_t *s
 /* Logs what the connection has cost its card, for whoever tunes (and tests/vm, which counts). */
 static void log_counts(const kolo_net_conn_t *conn)
 {
-    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     kolo_net_counts_t n = {0};
     for (uint32_t i = 0; i < KOLO_NET_MAX_RAILS; i++) {
         n.requests += conn->rails[i].before.requests;
@@ -134,7 +134,7 @@ static void conn_fini(kolo_net_conn_t *conn)
     if (!conn) return;
     for (uint32_t i = 0; i < KOLO_NET_MAX_RAILS; i++) kolo_net_rail_free(conn, &conn->rails[i]);
     if (conn->up) log_counts(conn);
-    uint32_t depth = conn->tx ? conn->tx->spec.depth : conn->rx->spec.depth;
+    uint32_t depth = kolo_net_spec(conn)->depth;
     for (uint32_t i = 0; conn->places && i < depth; i++) kolo_net_place_clear(&conn->places[i]);
     free(conn->places);
     free(conn->states);

@@ -93,8 +93,10 @@ static kolo_status_t open_device(kolo_net_state_t *state, int device)
     d->ops = state->ops;
     d->pinner = (kolo_mem_pinner_t){.pin = pin, .unpin = unpin, .arg = d};
     int n = state->ops->wake_fds(d->open, fds);
-    for (int i = 0; i < n; i++) KOLO_TRY(kolo_waker_add_fd(&state->ctx->waker, fds[i]));
-    return KOLO_OK;
+    kolo_status_t status = KOLO_OK;
+    for (int i = 0; i < n && status == KOLO_OK; i++) status = kolo_waker_add_fd(&state->ctx->waker, fds[i]);
+    if (status != KOLO_OK) close_device(state, device); /* else the next connection would find it open, and sleep */
+    return status;
 }
 
 /* Chooses how many rails a connection has here, and on which devices. */
@@ -133,7 +135,7 @@ static void enlist(kolo_net_state_t *state, kolo_net_conn_t *conn)
 kolo_status_t kolo_net_state_join(kolo_wire_ctx_t *ctx, kolo_net_conn_t *conn)
 {
     kolo_net_state_t *state = NULL;
-    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    const kolo_conn_spec_t *spec = kolo_net_spec(conn);
     KOLO_TRY(state_get(ctx, &state));
     choose_devices(state, conn, spec->lane);
     kolo_status_t status = KOLO_OK;

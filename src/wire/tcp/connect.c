@@ -66,14 +66,24 @@ static kolo_status_t epoll_add(kolo_tcp_state_t *state, kolo_tcp_sock_t *sock)
     return KOLO_OK;
 }
 
-/* Has epoll say from now on which of many sockets are worth a system call. */
+static kolo_status_t epoll_add_all(kolo_tcp_state_t *state)
+{
+    for (kolo_tcp_conn_t *c = state->first; c; c = c->next)
+        for (uint32_t i = 0; i < c->nsocks; i++) KOLO_TRY(epoll_add(state, &c->socks[i]));
+    return KOLO_OK;
+}
+
+/* Has epoll say from now on which of many sockets are worth a system call. If it cannot watch them all, each is
+ * tried as before: of those it does not know nothing would ever be heard. */
 static kolo_status_t epoll_start(kolo_tcp_state_t *state)
 {
     state->epoll_fd = kolo_fd_own(epoll_create1(EPOLL_CLOEXEC));
     if (state->epoll_fd < 0) return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "tcp: epoll; descriptor limit?");
-    for (kolo_tcp_conn_t *c = state->first; c; c = c->next)
-        for (uint32_t i = 0; i < c->nsocks; i++) KOLO_TRY(epoll_add(state, &c->socks[i]));
-    return KOLO_OK;
+    kolo_status_t status = epoll_add_all(state);
+    if (status == KOLO_OK) return KOLO_OK;
+    kolo_fd_close(state->epoll_fd);
+    state->epoll_fd = -1;
+    return status;
 }
 
 static kolo_status_t list_add(kolo_tcp_state_t *state, kolo_tcp_conn_t *conn)
@@ -135,7 +145,7 @@ static kolo_status_t attach(kolo_tcp_conn_t *conn, kolo_wire_ctx_t *ctx, const k
                             uint32_t nsocks)
 {
     kolo_tcp_state_t *state = NULL;
-    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    const kolo_conn_spec_t *spec = kolo_tcp_spec(conn);
     conn->socks = calloc(nsocks, sizeof *conn->socks);
     conn->streams = calloc(nsocks, sizeof *conn->streams);
     if (conn->tx) conn->outs = calloc(nsocks + 1, sizeof *conn->outs);

@@ -33,6 +33,9 @@ void kolo_tcp_frame_decode(kolo_tcp_frame_t *frame, const uint8_t in[KOLO_TCP_FR
                                 .operation = le64toh(words[2])};
 }
 
+/* A slot's seq while its payload comes by one of several streams: no other may bring it as well. */
+#define BEGUN(slot) ((slot) + (UINT64_C(1) << 63))
+
 static kolo_slot_header_t *slot_header(const kolo_rx_t *rx, uint64_t slot)
 {
     return (kolo_slot_header_t *)(void *)(rx->end.slots + (slot & rx->end.mask) * rx->end.stride);
@@ -83,9 +86,8 @@ static kolo_status_t place_mixed(kolo_tcp_stream_t *s, const kolo_tcp_frame_t *f
     s->slot = f->slot; /* nothing before it comes on this stream */
     *now = slot_free(s, f->slot);
     if (!*now) return KOLO_OK;
-    if ((int64_t)(f->slot - consumed(rx)) >= 0 &&
-        atomic_load_explicit(&slot_header(rx, f->slot)->seq, memory_order_relaxed) != f->slot + 1)
-        return KOLO_OK;
+    uint64_t seq = atomic_load_explicit(&slot_header(rx, f->slot)->seq, memory_order_relaxed);
+    if ((int64_t)(f->slot - consumed(rx)) >= 0 && seq != f->slot + 1 && seq != BEGUN(f->slot)) return KOLO_OK;
     return kolo_fail(KOLO_ERR_PROTOCOL, "a second frame for slot %llu", (unsigned long long)f->slot);
 }
 
@@ -117,6 +119,13 @@ static kolo_status_t begin_frame(kolo_tcp_stream_t *s, const kolo_tcp_frame_t *f
     s->to = (char *)(slot_header(sink->rx, s->slot) + 1);
     if (sink->expect && s->slot == consumed(sink->rx) && f->bytes == sink->expect_bytes) s->to = sink->expect;
     return KOLO_OK;
+}
+
+/* Notes, for mixed streams, that the rest of the payload comes later. */
+static void note_begun(const kolo_tcp_stream_t *s)
+{
+    if (s->sink->mixed)
+        atomic_store_explicit(&slot_header(s->sink->rx, s->slot)->seq, BEGUN(s->slot), memory_order_relaxed);
 }
 
 static void end_frame(kolo_tcp_stream_t *s)
@@ -156,12 +165,18 @@ kolo_status_t kolo_tcp_stream_parse(kolo_tcp_stream_t *s)
             s->begin += KOLO_TCP_FRAME_BYTES;
             continue;
         }
-        if (held(s)) return KOLO_OK;
+        if (held(s)) {
+            note_begun(s);
+            return KOLO_OK;
+        }
         uint32_t n = KOLO_MIN(there, s->frame.bytes - s->done);
         if (n > 0) memcpy(s->to + s->done, s->buffer + s->begin, n);
         s->begin += n;
         s->done += n;
-        if (s->done < s->frame.bytes) return KOLO_OK;
+        if (s->done < s->frame.bytes) {
+            note_begun(s);
+            return KOLO_OK;
+        }
         end_frame(s);
     }
 }

@@ -18,11 +18,6 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-static const kolo_conn_spec_t *spec_of(const kolo_tcp_conn_t *conn)
-{
-    return conn->tx ? &conn->tx->spec : &conn->rx->spec;
-}
-
 static bool are_mates(const kolo_conn_spec_t *a, const kolo_conn_spec_t *b)
 {
     return a->lane == b->lane && a->writer == b->reader && a->reader == b->writer;
@@ -54,9 +49,9 @@ static void join(kolo_tcp_conn_t *carrier, kolo_tcp_conn_t *mate)
 
 void kolo_tcp_pair(kolo_tcp_conn_t *conn)
 {
-    const kolo_conn_spec_t *spec = spec_of(conn);
+    const kolo_conn_spec_t *spec = kolo_tcp_spec(conn);
     for (kolo_tcp_conn_t *c = conn->state->first; c; c = c->next) {
-        if (c->mate || c->closed || c->status != KOLO_OK || !are_mates(spec, spec_of(c))) continue;
+        if (c->mate || c->closed || c->status != KOLO_OK || !are_mates(spec, kolo_tcp_spec(c))) continue;
         if (spec->writer < spec->reader)
             join(conn, c);
         else

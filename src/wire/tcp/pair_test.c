@@ -270,6 +270,29 @@ static void wrong_slot_numbers_are_protocol_errors(void **state)
 }
 
 /* Rank 1 writes to rank 0, on the carrier and on its own socket. */
+/* Half a frame by the carrier, then all of another for the same slot by the mate's own socket: the rest of the
+ * first would go to memory that the slot's payload does not have any more. */
+static void a_slot_that_has_begun_to_come_is_not_begun_again(void **state)
+{
+    (void)state;
+    fix_t f;
+    kolo_status_t st = KOLO_OK;
+    uint8_t bytes[KOLO_TCP_FRAME_BYTES + 16] = {0};
+    const kolo_tcp_frame_t frame = {.magic = KOLO_TCP_FRAME_MAGIC, .bytes = 16};
+    kolo_tcp_frame_encode(bytes, &frame);
+    open_mates(&f, 256, 0, 1, 0);
+    const kolo_tcp_conn_t *carrier = f.rx[0].priv, *mate = f.tx[1].priv, *reads = f.tx[0].priv;
+    assert_int_equal(send(carrier->socks[0].socket.fd, bytes, sizeof bytes - 8, MSG_NOSIGNAL), sizeof bytes - 8);
+    uint64_t until = kolo_deadline_ms(30000);
+    while (!reads->streams[0].in_payload && kolo_now_ns() < until)
+        assert_int_equal(kolo_wire_step(&f.p.w.ctx), KOLO_OK);
+    assert_int_equal(send(mate->socks[0].socket.fd, bytes, sizeof bytes, MSG_NOSIGNAL), sizeof bytes);
+    while (st == KOLO_OK && !kolo_rx_ready(&f.rx[1]) && kolo_now_ns() < until) st = kolo_wire_step(&f.p.w.ctx);
+    assert_int_equal(st, KOLO_ERR_PROTOCOL);
+    if (!strstr(kolo_error_text(), "a second frame for slot 0")) fail_msg("%s", kolo_error_text());
+    close_mates(&f);
+}
+
 static void open_reader_of_two(fix_t *f, int *carrier_fd, int *own_fd)
 {
     open_mates(f, 256, 0, 1, 0);
@@ -342,6 +365,7 @@ int main(void)
         cmocka_unit_test(a_farewell_behind_unread_messages_is_seen),
         cmocka_unit_test(one_may_go_and_the_other_stays),
         cmocka_unit_test(wrong_slot_numbers_are_protocol_errors),
+        cmocka_unit_test(a_slot_that_has_begun_to_come_is_not_begun_again),
         cmocka_unit_test(sockets_may_stand_at_later_slots_as_long_as_one_does_not),
         cmocka_unit_test(a_later_slot_on_its_way_does_not_bring_an_earlier_one),
     };

@@ -27,9 +27,9 @@
 
 kolo_status_t kolo_tcp_conn_fail(kolo_tcp_conn_t *conn, kolo_status_t status, const char *fmt, ...)
 {
-    const kolo_conn_spec_t *spec = conn->tx ? &conn->tx->spec : &conn->rx->spec;
+    const kolo_conn_spec_t *spec = kolo_tcp_spec(conn);
     const kolo_member_t *m = conn->state->ctx->member;
-    int pid = m && conn->peer < m->nranks ? m->peers[conn->peer].pid : 0;
+    int pid = m && m->peers && conn->peer < m->nranks ? m->peers[conn->peer].pid : 0;
     int n = snprintf(conn->error, sizeof conn->error,
                      "tcp: rank %d on %s (pid %d, %s), connection %d -> %d lane %u: ", conn->peer,
                      kolo_tcp_host_name(conn->state->ctx, conn->peer), pid, conn->address, spec->writer,
@@ -111,7 +111,8 @@ bool kolo_tcp_take_peeked(kolo_tcp_sock_t *sock)
     while (sock->peeked > 0) {
         ssize_t n = recv(sock->socket.fd, unused, KOLO_MIN(sock->peeked, sizeof unused),
                          MSG_DONTWAIT | MSG_TRUNC); /* TRUNC: nothing is copied */
-        if (n <= 0 && errno != EINTR) return false;
+        if (n == 0) errno = ECONNRESET;
+        if (n == 0 || (n < 0 && errno != EINTR)) return false;
         if (n > 0) sock->peeked -= (uint32_t)n;
     }
     return true;

@@ -79,6 +79,11 @@ struct kolo_tcp_conn {
     char error[320];
 };
 
+static inline const kolo_conn_spec_t *kolo_tcp_spec(const kolo_tcp_conn_t *conn)
+{
+    return conn->tx ? &conn->tx->spec : &conn->rx->spec;
+}
+
 /* ---- params.c ---- */
 extern int64_t kolo_tcp_param_sockets; /* log2 */
 extern int64_t kolo_tcp_param_sndbuf, kolo_tcp_param_rcvbuf, kolo_tcp_param_busy_poll_us;
@@ -137,7 +142,7 @@ kolo_status_t kolo_tcp_conn_fail(kolo_tcp_conn_t *conn, kolo_status_t status, co
 /* Ends the connection after a call on a socket that has failed with this errno. */
 kolo_status_t kolo_tcp_conn_lost(kolo_tcp_conn_t *conn, int err, const char *what, uint64_t slot);
 kolo_status_t kolo_tcp_step(void *state);
-/* Takes out of the kernel what was peeked at. false: it is not there, the connection is broken. */
+/* Takes out of the kernel what was peeked at. false: it is not there, the connection is broken (errno). */
 bool kolo_tcp_take_peeked(kolo_tcp_sock_t *sock);
 kolo_status_t kolo_tcp_tx_check(kolo_tx_t *tx);
 kolo_status_t kolo_tcp_rx_check(kolo_rx_t *rx);

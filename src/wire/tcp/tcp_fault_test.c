@@ -4,6 +4,7 @@
  */
 #include "wire/tcp/tcp_testing.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -465,6 +466,54 @@ static void a_killed_reader_is_noticed_at_once(void **state)
     }
 }
 
+/* A descriptor that epoll cannot watch, here of a file, makes the fifth socket fail; the four before it work on. */
+static void a_connection_that_cannot_be_watched_leaves_the_others_working(void **state)
+{
+    (void)state;
+    fix_t f;
+    kolo_rx_t second;
+    kolo_wire_card_t card;
+    kolo_conn_spec_t spec = test_spec(4, 64, 0);
+    open_both(&f, 64, KOLO_TCP_TRY_SOCKETS);
+    spec.lane = 1;
+    test_fill_rx(&second, &spec);
+    assert_int_equal(kolo_wire_tcp.rx_setup(&f.p.r.ctx, &second, &card), KOLO_OK);
+    const kolo_socket_t file = {.fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC)};
+    assert_true(file.fd >= 0);
+    assert_int_equal(kolo_tcp_conn_attach(second.priv, &f.p.r.ctx, &file, 1), KOLO_ERR_SYSTEM);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(kolo_wire_step(&f.p.r.ctx), KOLO_OK); /* all is read that has come */
+    kolo_tx_post(&f.tx, 0, 0, 7, 8);
+    uint64_t until = kolo_deadline_ms(10000);
+    while (!kolo_rx_ready(&f.rx) && kolo_now_ns() < until) {
+        assert_int_equal(kolo_wire_step(&f.p.w.ctx), KOLO_OK);
+        assert_int_equal(kolo_wire_step(&f.p.r.ctx), KOLO_OK);
+    }
+    assert_true(kolo_rx_ready(&f.rx));
+    kolo_wire_tcp.rx_fini(&second);
+    kolo_wire_tcp.tx_fini(&f.tx);
+    kolo_wire_tcp.rx_fini(&f.rx);
+    pair_fini(&f.p);
+}
+
+/* Bytes that were peeked at and are not there any more are a broken connection, whatever call failed before. */
+static void peeked_bytes_that_are_gone_are_a_lost_connection(void **state)
+{
+    (void)state;
+    fix_t f;
+    open_reader(&f, 64);
+    kolo_tcp_conn_t *conn = f.rx.priv;
+    assert_int_equal(shutdown(f.raw, SHUT_WR), 0);
+    conn->socks[0].peeked = 5;
+    alarm(20); /* it went round for ever */
+    errno = EINTR;
+    assert_false(kolo_tcp_take_peeked(&conn->socks[0]));
+    alarm(0);
+    assert_int_equal(errno, ECONNRESET);
+    conn->socks[0].peeked = 0;
+    close_reader(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -482,6 +531,8 @@ int main(void)
         cmocka_unit_test(a_sleeping_reader_is_woken_by_its_socket),
         cmocka_unit_test(a_killed_writer_is_noticed_at_once),
         cmocka_unit_test(a_killed_reader_is_noticed_at_once),
+        cmocka_unit_test(a_connection_that_cannot_be_watched_leaves_the_others_working),
+        cmocka_unit_test(peeked_bytes_that_are_gone_are_a_lost_connection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,9 +5,8 @@
  * had mapped. Started by kolorun, a process per rank, on the fake driver.
  */
 #include "base/failpoint.h"
-#include "gpu/engine_kit.h"
+#include "gpu/engine/engine_kit.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -17,25 +16,7 @@
 
 kit_rank_t gpu;
 kolo_engine_place_t me;
-static int failures;
 static _Atomic int passed, held; /* how often the loop came there, and when a rule had it stay */
-
-bool kit_fail(const char *file, int line, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    fprintf(stderr, "rank %d: %s:%d: ", me.rank, file, line);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    failures++;
-    return false;
-}
-
-bool kit_ok(const char *file, int line, const char *call, kolo_status_t status)
-{
-    return status == KOLO_OK || kit_fail(file, line, "%s: %s", call, kolo_get_last_error(NULL));
-}
 
 static void note(const char *name, kolo_fault_t fault)
 {
@@ -105,6 +86,7 @@ static void renew(void)
 {
     kolo_tensor_engine_t e = start();
     KIT_OK(kolo_engine_get_place(e, &me));
+    kit_me = me.rank;
     int devices = kit_devices();
     if (!kit_rank_open(&gpu, me.local_rank % devices, ROOM)) return;
     for (int round = 0; round < 3; round++) {
@@ -153,8 +135,9 @@ int main(void)
     kolo_fail_point_hook = note;
     kolo_fail_points_watch();
     renew();
-    if (!failures) abort_meanwhile();
+    if (!kit_failures) abort_meanwhile();
     kit_rank_close(&gpu);
-    if (me.rank == 0 && !failures) printf("engine on %d ranks: its communicator of GPUs was made anew\n", me.size);
-    return failures ? 1 : 0;
+    if (me.rank == 0 && !kit_failures)
+        printf("engine on %d ranks: its communicator of GPUs was made anew\n", me.size);
+    return kit_failures ? 1 : 0;
 }

@@ -3,6 +3,7 @@
  * Is what a call names memory of this rank's GPU? What was found is kept, so that a call need only ask the driver
  * whether the same allocation is still there, or the same pieces of a run.
  */
+#include "exec/place.h"
 #include "gpu/cuda/cuda.h"
 
 #include <stdatomic.h>
@@ -76,21 +77,7 @@ kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64
     bool own = place.ops == &kolo_mem_cuda && place.device == s->device->ordinal;
     bool other = !own && kolo_cuda_find_other(s->device, p, &place);
     bool captured = !own && !other && kolo_cuda_find_captured(s->device, s->asks, p, &place);
-    if (place.ops != &kolo_mem_cuda)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p is not memory of a GPU, nor other memory that it reaches: the communicator of rank "
-                         "%d works on GPU %d",
-                         what, p, s->regions.rank, s->device->ordinal);
-    if (place.device != s->device->ordinal)
-        return kolo_fail(
-            KOLO_ERR_INVALID_ARGUMENT,
-            "%s %p lies on GPU %d, and the communicator of rank %d works on GPU %d, which does not reach it", what,
-            p, place.device, s->regions.rank, s->device->ordinal);
-    size_t left = at < place.base ? 0 : kolo_mem_length(&place, at, bytes);
-    if (left < bytes)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
-                         "%s %p has %llu bytes to the end of its allocation, %llu are needed", what, p,
-                         (unsigned long long)left, (unsigned long long)bytes);
+    KOLO_TRY(kolo_exec_check_place(&place, p, bytes, s->regions.rank, s->device->ordinal, what));
     if (captured) return KOLO_OK; /* by lines and stages; it has no number to know it again by */
     if (other)                    /* likewise */
         keep(s, (kolo_cuda_known_t){

@@ -236,10 +236,41 @@ static void destroy_while_a_rank_is_killed(me_t *me)
     double began = now_s();
     ncclResult_t r = ncclCommDestroy(me->comm);
     me->comm = NULL;
-    FACT(r == ncclSuccess || on_gpu()); /* on the CPU nothing waits, and what had failed before is only freed */
-    if (r != ncclSuccess) IS(ncclRemoteError, r);
+    if (r != ncclSuccess || on_gpu()) IS(ncclRemoteError, r); /* on the CPU nothing waits for it */
     if (r != ncclSuccess) FACT(names(me->n - 1));
     FACT(now_s() < began + 10);
+}
+
+/* NCCL returns the error and keeps the communicator, for an abort; here it is gone, and the abort has nothing to
+ * do. */
+static void destroy_of_what_had_failed_says_so(me_t *me)
+{
+    for (int asked = 0; asked < 2; asked++) {
+        ncclComm_t child = child_that_works(me);
+        if (me->rank == 0) OK(ncclCommAbort(child));
+        meet(me);
+        if (me->rank != 0) IS(ncclRemoteError, all_reduce(me, child));
+        meet(me); /* else some would be told of one that ended since it was told */
+        if (me->rank != 0) {
+            if (asked) IS(ncclRemoteError, error_within(child, 1));
+            IS(ncclRemoteError, ncclCommDestroy(child));
+            FACT(names(0) || !as_processes()); /* the text is the process's last one, of any thread */
+            OK(ncclCommAbort(child));
+            IS(ncclInvalidArgument, ncclCommDestroy(child));
+        }
+        meet(me);
+    }
+    works(me, me->comm, me->n);
+}
+
+/* What ended because its client wanted that is no failure. */
+static void destroy_of_what_was_revoked_succeeds(me_t *me)
+{
+    ncclComm_t child = child_that_works(me);
+    OK(ncclCommRevoke(child, NCCL_REVOKE_DEFAULT));
+    meet(me);
+    OK(ncclCommDestroy(child));
+    works(me, me->comm, me->n);
 }
 
 /* KOLO_INIT_TIMEOUT_MS, which the test sets, is for starts: destroy waits longer. */
@@ -269,6 +300,8 @@ const case_t leave_cases[] = {
     {"an_exit_is_no_error_before_a_call_that_needs_the_rank", an_exit_is_no_error_before_a_call_that_needs_the_rank,
      PROCESSES},
     {"an_exit_without_destroy_is_told", an_exit_without_destroy_is_told, PROCESSES},
+    {"destroy_of_what_had_failed_says_so", destroy_of_what_had_failed_says_so, EACH},
+    {"destroy_of_what_was_revoked_succeeds", destroy_of_what_was_revoked_succeeds, EACH},
     {"destroy_while_a_rank_is_killed", destroy_while_a_rank_is_killed, PROCESSES},
     {NULL, NULL, EACH},
 };

@@ -5,7 +5,7 @@
 #ifndef KOLO_TESTS_GPU_ENGINE_KIT_H
 #define KOLO_TESTS_GPU_ENGINE_KIT_H
 
-#include "kit.h"
+#include "gpu/kit.h"
 
 #include <kolo/engine.h>
 

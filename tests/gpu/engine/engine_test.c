@@ -9,7 +9,6 @@
 
 #include <kolo/engine.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,26 +17,8 @@
 kit_rank_t gpu;
 kolo_engine_place_t me;
 kolo_tensor_engine_t engine;
-static int failures;
 bool native = true;                /* what all have on GPUs is to run there */
 static const char *wanted_backend; /* that is to run what it takes of it */
-
-bool kit_fail(const char *file, int line, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    fprintf(stderr, "rank %d: %s:%d: ", me.rank, file, line);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-    failures++;
-    return false;
-}
-
-bool kit_ok(const char *file, int line, const char *call, kolo_status_t status)
-{
-    return status == KOLO_OK || kit_fail(file, line, "%s: %s", call, kolo_get_last_error(NULL));
-}
 
 /* ---- values: small whole numbers, so that sums are exact in every type and order ---- */
 
@@ -517,6 +498,7 @@ int main(int argc, char **argv)
     if (!kit_open(false, &devices) || devices < 1) return 77;
     if (!KIT_OK(kolo_engine_init(&engine, NULL, &config))) return 1;
     KIT_OK(kolo_engine_get_place(engine, &me));
+    kit_me = me.rank;
     if (!kit_rank_open(&gpu, me.local_rank % devices, ROOM)) return 1;
     if (removes)
         remove_behind_streams();
@@ -524,7 +506,7 @@ int main(int argc, char **argv)
         try_all();
     if (!KIT_OK(kolo_engine_shutdown(engine))) return 1;
     kit_rank_close(&gpu);
-    if (failures) fprintf(stderr, "rank %d: %d failures\n", me.rank, failures);
-    if (me.rank == 0 && !failures) printf("engine on %d ranks, %d GPUs: all is well\n", me.size, devices);
-    return failures ? 1 : 0;
+    if (kit_failures) fprintf(stderr, "rank %d: %d failures\n", me.rank, kit_failures);
+    if (me.rank == 0 && !kit_failures) printf("engine on %d ranks, %d GPUs: all is well\n", me.size, devices);
+    return kit_failures ? 1 : 0;
 }

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * All-gathers with a deadline of the caller's.
+ */
+#ifndef KOLO_OOB_GATHER_H
+#define KOLO_OOB_GATHER_H
+
+#include "oob/oob.h"
+
+/* Does kolo_oob_all_gather() until then; 0: the job's time limit. */
+kolo_status_t kolo_oob_all_gather_until(kolo_oob_t *oob, void *table, size_t bytes, uint64_t deadline_ns);
+
+#endif
