@@ -80,7 +80,7 @@ static bool is_proven(const uint8_t key[32], bool reader, const introduction_t *
     return difference == 0;
 }
 
-/* KOLO_IN_PROGRESS until the peer's introduction is there. */
+/* Takes the peer's introduction; KOLO_IN_PROGRESS until it is there. */
 static kolo_status_t meet(comm_t *c)
 {
     int there = kolo_link_read_up_to(c->socket, &c->theirs, &c->got, sizeof c->theirs);
@@ -235,7 +235,7 @@ static kolo_status_t step_reader(comm_t *c)
     return KOLO_OK;
 }
 
-/* The half-made connection goes one step; when it is whole it is the caller's. */
+/* Moves the half-made connection one step; when it is whole it is the caller's. */
 static int advance(comm_t **half, void **result)
 {
     kolo_status_t status = (*half)->reads ? step_reader(*half) : step_writer(*half);
@@ -263,7 +263,7 @@ int kolo_export_connect(int device, void *handle, void **sender)
     return result;
 }
 
-/* Where the next caller goes: where the one was that has been silent longest, if there is no room. */
+/* Finds the place of the next caller: that of the one that has been silent longest, if there is no room. */
 static caller_t *find_room(listener_t *l)
 {
     if (l->ncallers < CALLERS) return &l->callers[l->ncallers];
@@ -288,7 +288,7 @@ static int take_callers(listener_t *l)
     return KOLO_NCCL_SUCCESS;
 }
 
-/* The first caller that has proven itself becomes the half-made connection. */
+/* Makes the first caller that has proven itself the half-made connection. */
 static kolo_status_t choose_caller(listener_t *l)
 {
     for (uint32_t i = 0; i < l->ncallers && !l->half;) {

@@ -43,7 +43,7 @@ int kolo_export_fail(kolo_status_t status)
     }
 }
 
-/* Plug-ins are not loaded by a plug-in. */
+/* Chooses what carries the data; a plug-in loads no plug-ins. */
 static const kolo_net_ops_t *choose(const char **why)
 {
     const char *name = kolo_net_provider_name();

@@ -50,7 +50,7 @@ static kolo_status_t poll_end(comm_t *c)
     return KOLO_OK;
 }
 
-/* After its last byte is here a peer may go; if it dies before, its socket ends. */
+/* Tells whether the peer has died: after its last byte is here it may go, before that its socket ends. */
 static kolo_status_t look_after_peer(comm_t *c)
 {
     char byte;
@@ -96,7 +96,7 @@ int kolo_export_irecv(void *receiver, int n, void *data, size_t bytes, int tag, 
     return n == 1 ? begin(receiver, data, bytes, tag, memory, request) : KOLO_NCCL_INVALID_ARGUMENT;
 }
 
-/* What comes is in memory of the host when a request is done. */
+/* Has nothing to do: what comes is in memory of the host when a request is done. */
 int kolo_export_flush(void *receiver, int n, void **data, int *bytes, void **memory, void **request)
 {
     (void)receiver;

@@ -17,7 +17,7 @@ static kolo_status_t no_memory(void)
     return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the verifier's clocks");
 }
 
-/* Node 0 knows nothing; it is child and root of itself, and never counted. */
+/* Counts one holder more. Node 0 knows nothing; it is child and root of itself, and never counted. */
 static void hold(kolo_clocks_t *c, uint32_t node)
 {
     if (node) c->nodes[node].refs++;
@@ -31,7 +31,7 @@ static void drop(kolo_clocks_t *c, uint32_t node, uint32_t level)
     c->free = node;
 }
 
-/* 0: no memory. Nobody holds it yet; its children are held. */
+/* Makes a node that nobody holds yet and that holds its children; 0: no memory. */
 static uint32_t new_node(kolo_clocks_t *c, const uint32_t *at, uint32_t level)
 {
     uint32_t node = c->free;

@@ -62,7 +62,7 @@ static double leaf_gbps(const kolo_sim_fabric_t *of, uint32_t nnodes, uint32_t c
     return sum * (of->pod_nodes ? of->pod_nodes : nnodes) / of->oversubscription;
 }
 
-/* The port's turn begins not before *begin, which moves on; returns when it is through. */
+/* Takes the port's turn, which begins not before *begin, and moves that on; returns when it is through. */
 static double through(kolo_fabric_port_t *port, int way, double gbps, uint64_t bytes, double *begin)
 {
     if (port->busy[way] > *begin) *begin = port->busy[way];

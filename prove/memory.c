@@ -191,7 +191,7 @@ kolo_status_t kolo_model_locate(const kolo_actor_t *a, const kolo_segment_t *s, 
     return KOLO_OK;
 }
 
-/* The value in a user cell of rank `owner`, as seen under the name `buf`. */
+/* Reads the value in a user cell of rank `owner`, as seen under the name `buf`. */
 static kolo_status_t user_value(const kolo_actor_t *a, kolo_vrank_t *owner, const kolo_cell_t *cell, uint8_t buf,
                                 uint32_t *value)
 {

@@ -37,7 +37,7 @@ static bool same_node(const kolo_model_t *m, uint32_t a, uint32_t b)
     return !m->options->node_of || m->options->node_of[a] == m->options->node_of[b];
 }
 
-/* Which lane of a plan uses each of its connections. */
+/* Finds which lane of a plan uses each of its connections. */
 static void find_lanes(const kolo_plan_t *p, uint32_t *lane_of)
 {
     for (uint32_t l = 0; l < p->nlanes; l++) {

@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* An output that must be one rank's input as it was. */
+/* Checks an output that must be one rank's input as it was. */
 static kolo_status_t expect_leaf(const kolo_actor_t *a, uint32_t dst, uint32_t value, uint32_t rank, uint32_t chunk,
                                  uint32_t when)
 {
@@ -25,7 +25,7 @@ static kolo_status_t expect_leaf(const kolo_actor_t *a, uint32_t dst, uint32_t v
                            dst, v->b, v->a, v->when, chunk, rank, when);
 }
 
-/* An output that must be the finished reduction of all ranks' chunk. */
+/* Checks an output that must be the finished reduction of all ranks' chunk. */
 static kolo_status_t expect_reduced(const kolo_actor_t *a, uint32_t dst, uint32_t value, uint32_t chunk,
                                     uint32_t when)
 {
@@ -123,7 +123,7 @@ static kolo_status_t check_outputs(const kolo_actor_t *a)
     return KOLO_OK;
 }
 
-/* After completion the user may do anything with the buffers: an access to all of them, by the main thread. */
+/* Accesses all buffers by the main thread: after completion the user may do anything with them. */
 static kolo_status_t user_takes_over(const kolo_actor_t *a)
 {
     kolo_model_t *m = a->m;

@@ -23,7 +23,7 @@ void kolo_model_wake_rank_lane(kolo_model_t *m, uint32_t rank, const uint32_t la
     if (r->call < m->ncalls && l != KOLO_NO_LANE) kolo_model_wake(m, r->first_lane + l);
 }
 
-/* A rank enters its next call: its lanes start after everything its main thread knows. */
+/* Has a rank enter its next call: its lanes start after everything its main thread knows. */
 static kolo_status_t start_call(kolo_model_t *m, kolo_vrank_t *r)
 {
     const kolo_plan_t *p = r->plans[r->call & 1];
@@ -132,7 +132,7 @@ static kolo_status_t deadlock(kolo_model_t *m)
     return kolo_fail(KOLO_ERR_INTERNAL, "nothing can move any more, and no lane says why");
 }
 
-/* Every slot that was posted must have been read. */
+/* Checks that every slot that was posted has been read. */
 static kolo_status_t check_empty(const kolo_model_t *m)
 {
     for (uint32_t i = 0; i < m->nchannels; i++) {
@@ -168,7 +168,7 @@ static kolo_status_t run_lane(kolo_model_t *m, kolo_vlane_t *l, kolo_order_t ord
     return next_calls(m, r);
 }
 
-/* The user fills SRC before the first call. */
+/* Fills SRC as the user does before the first call. */
 static void fill_inputs(kolo_model_t *m, kolo_vrank_t *r)
 {
     uint64_t per_chunk = (uint64_t)m->tiles * m->max_slices;

@@ -13,7 +13,7 @@ static kolo_status_t no_memory(void)
     return kolo_fail(KOLO_ERR_NO_MEMORY, "no memory for the verifier's machine");
 }
 
-/* One rank's part of what the other buffer has for all. */
+/* Tells whether SRC is one rank's part of what DST has for all. */
 static bool one_part_src(kolo_coll_t coll)
 {
     return kolo_coll_by_rank(coll) && !kolo_coll_traits(coll)->src_by_rank;
@@ -24,7 +24,7 @@ static bool one_part_dst(kolo_coll_t coll)
     return kolo_coll_by_rank(coll) && !kolo_coll_traits(coll)->dst_by_rank;
 }
 
-/* Where SRC and DST lie among the rank's user chunks. */
+/* Lays out where SRC and DST lie among the rank's user chunks. */
 static void lay_out(kolo_vrank_t *r, uint32_t set, bool in_place)
 {
     const kolo_plan_t *p = r->plans[set];

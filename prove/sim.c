@@ -185,7 +185,7 @@ static double cost(const sim_step_t *x, uint64_t bytes)
     return (m->insn_us + work) * x->r->factor;
 }
 
-/* One slot of a row; false when it has to wait. */
+/* Does one slot of a row; false when it has to wait. */
 static bool do_slot(const sim_step_t *x)
 {
     kolo_sim_t *s = x->s;
@@ -236,7 +236,7 @@ static bool do_order(const sim_step_t *x)
     return true;
 }
 
-/* As far as the lane can go with what is there; one slot at most, so that lanes of a rank take turns. */
+/* Moves a lane as far as it can go with what is there; one slot at most, so that lanes of a rank take turns. */
 static bool step(kolo_sim_t *s, kolo_sim_lane_t *l)
 {
     sim_step_t x = {.s = s, .l = l, .r = &s->ranks[l->rank], .p = s->model.ranks[l->rank].plans[0]};

@@ -116,7 +116,7 @@ kolo_status_t kolo_prove_simulate(const kolo_sim_case_t *c, kolo_sim_result_t *r
 
 /* ---- one rank for all ---- */
 
-/* What the rank posts on its k-th tx of a connection lane is what arrives on its k-th rx of that lane. */
+/* Pairs connections: what the rank posts on its k-th tx of a lane is what arrives on its k-th rx of that lane. */
 static kolo_status_t pair_with_itself(kolo_model_t *m, const kolo_plan_t *p)
 {
     kolo_vrank_t *r = &m->ranks[0];

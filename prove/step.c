@@ -35,7 +35,7 @@ static uint32_t rx_conn(const kolo_actor_t *a)
     return (uint32_t)(a->in->rx + a->in->rx_stride * (int)kolo_cursor_i(&a->l->at));
 }
 
-/* The next slot of a connection must be the one that this instruction is about. */
+/* Checks that the next slot of a connection is the one that this instruction is about. */
 static kolo_status_t expect_slot(const kolo_actor_t *a, uint32_t conn, uint64_t shape, bool ref,
                                  kolo_vslot_t **slot)
 {
@@ -101,7 +101,7 @@ static kolo_vslot_t *post(const kolo_actor_t *a, uint32_t conn, uint64_t shape, 
     return s;
 }
 
-/* x op y, then FINAL if the instruction says so. */
+/* Computes x op y, then FINAL if the instruction says so. */
 static kolo_status_t reduce(const kolo_actor_t *a, uint32_t x, uint32_t y, bool swap, uint32_t *out)
 {
     const char *why = NULL;
@@ -123,7 +123,7 @@ static kolo_status_t finish(const kolo_actor_t *a, uint32_t *v)
 
 /* ---- groups of instructions ---- */
 
-/* SEND, RECV and everything that receives, reduces, forwards. Availability was checked. */
+/* Does SEND, RECV and everything that receives, reduces, forwards. Availability was checked. */
 static kolo_status_t do_move(const kolo_actor_t *a, uint64_t shape)
 {
     const kolo_insn_t *in = a->in;

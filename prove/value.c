@@ -77,7 +77,7 @@ static uint32_t find(const kolo_values_t *v, uint8_t kind, uint32_t a, uint32_t 
     return i;
 }
 
-/* Room for one more; its bits are zero. */
+/* Makes room for one more; its bits are zero. */
 static kolo_value_t *add(kolo_values_t *v, uint8_t kind, uint32_t a, uint32_t b, uint32_t when)
 {
     if (v->count == v->cap && !grow(v)) return NULL;

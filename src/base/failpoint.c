@@ -97,7 +97,7 @@ void kolo_fault_reset_sockets(void)
     for (int fd = 0; fd < (int)KOLO_MIN(limit.rlim_cur, (rlim_t)65536); fd++) reset_one(fd);
 }
 
-/* Every number below the limit is in use, so that no descriptor can be opened. */
+/* Has every number below the limit in use, so that no descriptor can be opened. */
 void kolo_fault_fill_descriptors(void)
 {
     struct rlimit limit;
@@ -171,7 +171,7 @@ static bool exists(const char *name)
     return false;
 }
 
-/* One rule, "name:hit:action[:number]"; changes the text. NULL: it is one. */
+/* Reads one rule, "name:hit:action[:number]"; changes the text. NULL: it is one. */
 static const char *parse_rule(char *text, rule_t *rule)
 {
     char *at = NULL, *end = NULL;

@@ -157,7 +157,7 @@ void kolo_log_identify(int rank, const char *job)
 #define TEXT(n)    TEXT_OF(n)
 #define VERSION    TEXT(KOLO_VERSION_MAJOR) "." TEXT(KOLO_VERSION_MINOR) "." TEXT(KOLO_VERSION_PATCH)
 
-/* "2026-11-27T09:14:03.123456Z" */
+/* Writes "2026-11-27T09:14:03.123456Z". */
 static void print_time(char *buf, size_t bytes)
 {
     struct timespec now;
@@ -168,7 +168,7 @@ static void print_time(char *buf, size_t bytes)
     snprintf(buf + n, bytes - n, ".%06ldZ", now.tv_nsec / 1000);
 }
 
-/* " rank 3 of 11cd8633cad4264e", or as members of an object; "" if it is not known. */
+/* Writes " rank 3 of 11cd8633cad4264e", or as members of an object; "" if it is not known. */
 static void print_identity(char *buf, size_t bytes)
 {
     buf[0] = '\0';

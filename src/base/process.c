@@ -87,7 +87,7 @@ const char *kolo_fd_print_all(char *buf, size_t bytes)
 /* The kernel's own, but proc(5) shows it. */
 #define PF_EXITING 0x4u
 
-/* What stands in a stat file behind the name, which may hold anything. NULL: it is gone. */
+/* Reads what stands in a stat file behind the name, which may hold anything. NULL: it is gone. */
 static const char *read_fields(const char *path, char *text, size_t bytes)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -142,7 +142,7 @@ static const char *skip_fields(const char *at, int count)
     return at;
 }
 
-/* false: there is no such thread. */
+/* Reads how a thread ended; false: there is no such thread. */
 static bool thread_end(int pid, int thread, kolo_process_end_t *end)
 {
     char text[1024], path[64];

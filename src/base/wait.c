@@ -304,7 +304,7 @@ static bool all_outlast(const kolo_wait_t *wait)
     return all;
 }
 
-/* By their number, and then by time where all whom it waits for have a core of their own. */
+/* Limits yields by their number, and then by time where all whom it waits for have a core of their own. */
 static bool still_yields(kolo_wait_t *wait)
 {
     uint32_t yields = wait->polls - wait->spins;

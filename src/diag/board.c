@@ -103,7 +103,7 @@ static const kolo_board_pair_t *pair_with(const kolo_oob_t *oob, int rank)
     return pairs != NULL ? &pairs[rank] : NULL;
 }
 
-/* What a question shows. */
+/* Returns what a question shows. */
 static const kolo_board_pair_t *asking_pair(const kolo_oob_t *oob, int rank)
 {
     const kolo_board_pair_t *asking = atomic_load_explicit(&kolo_diag(oob)->board->asking, memory_order_acquire);
@@ -126,7 +126,7 @@ static void show_pair(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t number)
     kolo_board_put_up(conn, KOLO_FRAME_PAIR, number, KOLO_PAIR_FRAME_BYTES);
 }
 
-/* The peer, if it can be asked now; calls it where there is no connection yet. */
+/* Returns the peer, if it can be asked now; calls it where there is no connection yet. */
 static kolo_peer_t *whom_to_ask(kolo_oob_t *oob, int rank)
 {
     if (rank < 0 || rank >= oob->nranks || rank == oob->rank || kolo_diag(oob)->board == NULL || oob->closed)
@@ -191,7 +191,7 @@ static bool is_before(uint64_t a, uint64_t b)
     return (int64_t)(a - b) < 0;
 }
 
-/* I have failed. With it goes the last operation that I was in: perhaps that is what was wrong. */
+/* Shows that I have failed. With it goes the last operation that I was in: perhaps that is what was wrong. */
 static bool show_failure(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t asked, uint32_t flags)
 {
     const kolo_board_t *board = kolo_diag(oob)->board;
@@ -204,7 +204,7 @@ static bool show_failure(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t asked, uin
     return true;
 }
 
-/* The asker is ahead of me. Is it in what comes next, or have we parted before? */
+/* Shows the last operation to an asker that is ahead of me: is it in what comes next, or have we parted before? */
 static void show_last(kolo_oob_t *oob, kolo_peer_t *peer, uint64_t asked)
 {
     const kolo_board_t *board = kolo_diag(oob)->board;
@@ -253,8 +253,9 @@ static int missing(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t *the
     return -1;
 }
 
-/* The asker has begun a receive that goes another way than what I have sent for it: both ends choose alike by what
- * they have for a message, so what they have differs. Of as many sends as its receives fewer went that way. */
+/* Tells whether the asker has begun a receive that goes another way than what I have sent for it: both ends choose
+ * alike by what they have for a message, so what they have differs. Of as many sends as its receives fewer went
+ * that way. */
 static bool goes_apart(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t *theirs)
 {
     const kolo_board_pair_t *mine = pair_with(oob, rank);
@@ -271,8 +272,8 @@ static bool goes_apart(const kolo_oob_t *oob, int rank, const kolo_pair_frame_t 
 
 #define HELD_MOST 8 /* operations at the end of which one is looked for that holds me */
 
-/* Am I in an operation, or a call, not before `number`, that I cannot leave without `rank`? Calls are published
- * when they are queued; in which ones I am is told apart. */
+/* Tells whether I am in an operation, or a call, not before `number`, that I cannot leave without `rank`. Calls are
+ * published when they are queued; in which ones I am is told apart. */
 static bool is_held_by(const kolo_oob_t *oob, int rank, uint64_t *number, uint64_t *word)
 {
     const kolo_board_t *board = kolo_diag(oob)->board;
@@ -358,7 +359,7 @@ void kolo_board_note(kolo_oob_t *oob, uint64_t number, uint64_t mine, int rank, 
     answer_all(oob);
 }
 
-/* The rank that shows operation f->number made other calls up to it. */
+/* Tells that the rank that shows operation f->number made other calls up to it. */
 static void tell_parted(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_board_frame_t *f)
 {
     uint64_t mine;

@@ -55,7 +55,7 @@ static void note_gather(kolo_oob_t *oob, int rank, const kolo_left_t *left, uint
         oob, &(kolo_difference_t){oob->rank, rank, mine, word, left->last + 1, word ? d->leave_word : 0});
 }
 
-/* leaving: nothing follows. Until it has left a rank may be behind. */
+/* Compares how far we have come. leaving: nothing follows. Until it has left a rank may be behind. */
 static void compare(kolo_oob_t *oob, int rank, bool leaving)
 {
     kolo_diag_t *d = kolo_diag(oob);

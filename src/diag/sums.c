@@ -63,8 +63,8 @@ bool kolo_sums_show(kolo_peer_t *peer, uint64_t number, uint32_t step)
     return true;
 }
 
-/* Index of the first that differs from mine, of those that I know; count: none. *agreed: the one before it is the
- * same. */
+/* Returns the index of the first that differs from mine, of those that I know; count: none. *agreed: the one before
+ * it is the same. */
 static uint32_t first_difference(const kolo_board_t *board, uint64_t number, const kolo_sums_frame_t *f,
                                  bool *agreed)
 {

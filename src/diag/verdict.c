@@ -37,7 +37,7 @@ static void tell_stuck(kolo_verdict_t *v)
     }
 }
 
-/* On a device it is known for whom. */
+/* Tells what operations on a device wait for: there it is known for whom. */
 static void tell_device_waits(kolo_verdict_t *v)
 {
     int n = 0;

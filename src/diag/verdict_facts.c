@@ -103,7 +103,7 @@ const kolo_verdict_rank_t *kolo_verdict_find_rank(const kolo_verdict_t *v, uint3
     return NULL;
 }
 
-/* One sends, the other receives; or one waits for what the other is about to signal. */
+/* Tells whether one sends and the other receives, or one waits for what the other is about to signal. */
 static bool belong_together(const kolo_verdict_op_t *op, const kolo_verdict_op_t *other)
 {
     if (op->kind == KOLO_RECORD_WAIT) return other->kind == KOLO_RECORD_PUT || other->kind == KOLO_RECORD_SIGNAL;

@@ -64,7 +64,7 @@ static kolo_status_t compare_parts(const kolo_state_t s, const row_t *rows)
         "state: rank %d has registered other buffers (names, sizes or order) than the job: it is left out", wrong);
 }
 
-/* What the roll says; sets what all share. */
+/* Reads what the roll says; sets what all share. */
 static kolo_status_t read_roll(kolo_state_t s, const row_t *rows, uint64_t *newest, int *source, bool *any)
 {
     *newest = 0;

@@ -26,7 +26,7 @@
 
 /* ---- words ---- */
 
-/* A whole number in [min, max] at *at; *at moves behind it. */
+/* Reads a whole number in [min, max] at *at and moves that behind it. */
 static bool digits(const char **at, int64_t min, int64_t max, int64_t *value)
 {
     const char *p = *at;
@@ -38,7 +38,7 @@ static bool digits(const char **at, int64_t min, int64_t max, int64_t *value)
     return true;
 }
 
-/* The same behind one space. */
+/* Reads one behind one space. */
 static bool number(const char **at, int64_t min, int64_t max, int64_t *value)
 {
     const char *p = *at;
@@ -141,7 +141,7 @@ bool kolo_state_word_parse(const char *line, size_t bytes, kolo_word_t *word)
 
 /* ---- the directory ---- */
 
-/* By its name and not by a descriptor, which would keep us from hearing that it is gone. */
+/* Opens the link by its name and not by a descriptor, which would keep us from hearing that it is gone. */
 kolo_status_t kolo_state_link_open(kolo_state_link_t *link, const char *id_file, uint32_t worker)
 {
     const char *slash = id_file ? strrchr(id_file, '/') : NULL;

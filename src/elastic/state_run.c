@@ -16,8 +16,8 @@
 
 enum { AT_COMMIT = 1, AT_END, AT_WAIT };
 
-/* One small all_reduce in which all ranks see that they are at the same point, and whether one of them has heard of
- * a plan: all hear of it here. */
+/* Runs one small all_reduce in which all ranks see that they are at the same point, and whether one of them has
+ * heard of a plan: all hear of it here. */
 static kolo_status_t agree(kolo_state_t s, uint64_t at, uint64_t number)
 {
     bool heard = s->word.plan > s->plan;
@@ -81,7 +81,7 @@ static kolo_status_t end_with_too_few(kolo_state_t s)
                      s->nranks == 1 ? " is" : "s are", s->min);
 }
 
-/* Too few: until the launcher sends some, or says that these are enough. */
+/* Waits, where there are too few, until the launcher sends some, or says that these are enough. */
 static kolo_status_t wait_for_more(kolo_state_t s)
 {
     if (s->link.watch < 0) return end_with_too_few(s);

@@ -39,7 +39,7 @@ static bool fails(kolo_accessed_t *found, kolo_access_t why, uintptr_t at, const
     return true;
 }
 
-/* Mapped, and still not there: a file that ends before, or memory of a device. */
+/* Finds what is mapped, and still not there: a file that ends before, or memory of a device. */
 static bool probe_fails(uintptr_t from, uintptr_t to, const char *path, kolo_accessed_t *found)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);

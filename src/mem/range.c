@@ -92,7 +92,7 @@ static void lose(uintptr_t from, uintptr_t to)
         }
 }
 
-/* A sentence for the person who wonders why copies are made again; not by the thread that listens. */
+/* Logs a sentence for the person who wonders why copies are made again; not by the thread that listens. */
 static void tell(kolo_mem_range_t *r)
 {
     if (r->good || r->told || !r->watched) return;

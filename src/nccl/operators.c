@@ -2,8 +2,12 @@
  *
  * NCCL's types and operators in Kolo's numbers, and operators that multiply first.
  */
+#include "base/clock.h"
+#include "mem/cuda/beside.h"
 #include "nccl/layer.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const kolo_type_t types[ncclNumTypes] = {
@@ -38,21 +42,53 @@ int kolo_nccl_op(ncclRedOp_t op)
     return (int)op - ncclNumOps + KOLO_OP_BUILTIN_COUNT;
 }
 
+typedef struct {
+    const void *at;
+    size_t bytes;
+    kolo_cu_result_t result;
+    _Atomic int users; /* who asks, and the thread that reads; the last one frees it */
+    char value[16];
+} scalar_t;
+
+static void scalar_leave(scalar_t *s)
+{
+    if (atomic_fetch_sub(&s->users, 1) == 1) free(s);
+}
+
+static void scalar_read(void *arg)
+{
+    scalar_t *s = arg;
+    const kolo_cuda_api_t *api = kolo_cuda_loaded();
+    kolo_cu_ptr_t to = (kolo_cu_ptr_t)(uintptr_t)s->value, from = (kolo_cu_ptr_t)(uintptr_t)s->at;
+    s->result = api->ctx_sync ? api->ctx_sync() : KOLO_CU_SUCCESS;
+    if (!s->result) s->result = api->memcpy_async(to, from, s->bytes, NULL);
+    if (!s->result) s->result = api->stream_sync(NULL);
+    scalar_leave(s);
+}
+
 /* Where Kolo cannot read it when an operation runs, as NCCL does if it lies on the device. What the streams have
- * still to write is waited for. */
+ * still to write is waited for, but not for longer than an operation may wait. */
 static ncclResult_t read_scalar(ncclComm_t comm, const void *scalar, size_t bytes, void *value)
 {
     const kolo_cuda_device_t *device;
-    const kolo_cuda_api_t *api;
-    bool pushed;
-    kolo_status_t status = kolo_cuda_load(&api);
-    if (status == KOLO_OK) status = kolo_cuda_device(comm->device, &device);
-    if (status == KOLO_OK) status = kolo_cuda_enter(device, &pushed);
+    scalar_t *s = calloc(1, sizeof *s);
+    if (!s) return kolo_nccl_fail(ncclSystemError, "ncclRedOpCreatePreMulSum: out of memory");
+    s->at = scalar;
+    s->bytes = bytes;
+    atomic_init(&s->users, 2);
+    kolo_status_t status = kolo_cuda_device(comm->device, &device);
+    if (status != KOLO_OK) {
+        free(s);
+        return kolo_nccl_result(status);
+    }
+    const char *limit = kolo_environment("KOLO_NCCL_WAIT_MS");
+    int ms = limit ? atoi(limit) : 0;
+    status = kolo_cuda_beside(device, scalar_read, s, kolo_deadline_ms(ms > 0 ? ms : KOLO_CUDA_COPY_MS),
+                              "have the scalar of ncclRedOpCreatePreMulSum() written and read it");
+    kolo_cu_result_t r = status == KOLO_OK ? s->result : KOLO_CU_SUCCESS;
+    if (status == KOLO_OK) memcpy(value, s->value, bytes);
+    scalar_leave(s);
     if (status != KOLO_OK) return kolo_nccl_result(status);
-    kolo_cu_result_t r = api->ctx_sync ? api->ctx_sync() : KOLO_CU_SUCCESS;
-    if (!r) r = api->memcpy_async((kolo_cu_ptr_t)(uintptr_t)value, (kolo_cu_ptr_t)(uintptr_t)scalar, bytes, NULL);
-    if (!r) r = api->stream_sync(NULL);
-    kolo_cuda_leave(pushed);
     if (!r) return ncclSuccess;
     kolo_nccl_result(kolo_cuda_fail(r, comm->device, "read the scalar of ncclRedOpCreatePreMulSum"));
     return ncclUnhandledCudaError;

@@ -199,7 +199,7 @@ void kolo_oob_give_notice(kolo_oob_t *oob)
     pthread_mutex_unlock(&oob->lock);
 }
 
-/* A farewell may tell of another peer: all are said before any of them is freed. */
+/* Frees the peers. A farewell may tell of another one: all are said before any of them is freed. */
 static void free_peers(kolo_oob_t *oob)
 {
     say_farewells(oob);

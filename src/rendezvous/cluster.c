@@ -50,7 +50,7 @@ static kolo_status_t sort_tasks(kolo_cluster_t *cluster)
     return KOLO_OK;
 }
 
-/* host NULL: the tasks meet. */
+/* Adds a task; host NULL: the tasks meet. */
 static kolo_status_t add_task(kolo_cluster_t *cluster, const char *job, int index, const char *host, size_t length)
 {
     if (cluster->ntasks == KOLO_CLUSTER_TASKS_MAX)

@@ -90,7 +90,8 @@ static void describe(void *arg, char *buf, size_t bytes)
              receive->key.src_device, receive->key.edge_name);
 }
 
-/* It has a limit: whoever does not answer loses its channel (remote/fetch.c). */
+/* Waits until nothing can write there. It has a limit: whoever does not answer loses its channel (remote/fetch.c).
+ */
 void kolo_receive_wait_parted(kolo_receive_t receive)
 {
     kolo_wait_t wait;

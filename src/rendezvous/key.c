@@ -136,7 +136,7 @@ static const char *take_rest(const char *at, const char *end, kolo_tensor_key_t 
     return wrong ? wrong : take_place((text_t){semicolon + 1, end}, key);
 }
 
-/* Up to the edge. */
+/* Takes a key apart, up to the edge. */
 static const char *take_ways(const char *at, const char *end, ways_t *ways)
 {
     text_t parts[3];

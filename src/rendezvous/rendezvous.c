@@ -39,7 +39,7 @@ static uint64_t cost_of(const kolo_item_t *send)
     return sizeof *send + (send->args.memory == KOLO_MEMORY_HOST ? send->value.bytes : 0);
 }
 
-/* The send is to wait. A value may be larger than all that may wait, if nothing does. */
+/* Counts a send that is to wait. A value may be larger than all that may wait, if nothing does. */
 static kolo_status_t begin_waiting(kolo_rendezvous_manager_t manager, const kolo_item_t *send)
 {
     uint64_t cost = cost_of(send), before = atomic_fetch_add_explicit(&manager->waits, cost, memory_order_relaxed);
@@ -120,7 +120,7 @@ static kolo_status_t check_incarnation(const kolo_rendezvous_manager_t manager, 
 
 /* ---- send ---- */
 
-/* With the lock held: it waits in the table. */
+/* Leaves a value in the table, with the lock held. */
 static kolo_status_t leave_value(kolo_rendezvous_t rendezvous, const char *text, kolo_item_t *send)
 {
     KOLO_TRY(begin_waiting(rendezvous->manager, send));
@@ -129,8 +129,8 @@ static kolo_status_t leave_value(kolo_rendezvous_t rendezvous, const char *text,
     return status;
 }
 
-/* Under the lock: either a receive that is now the caller's to end, or the value is in the table. *small: those
- * ahead of it that cannot take so much, for the caller to end. */
+/* Meets a receive, under the lock: either it is now the caller's to end, or the value is in the table. *small:
+ * those ahead of it that cannot take so much, for the caller to end. */
 static kolo_status_t meet_receive(kolo_rendezvous_t rendezvous, const char *text, kolo_item_t *send,
                                   kolo_item_t **met, kolo_item_t **small)
 {
@@ -223,7 +223,7 @@ static void list_other(kolo_receive_t receive)
     rendezvous->others = receive;
 }
 
-/* With the lock held; true: it was there, and its reference is the caller's now. */
+/* Removes it from the list, with the lock held; true: it was there, and its reference is the caller's now. */
 static bool unlist_other(kolo_receive_t receive)
 {
     if (receive->prev_other == NULL) return false;
@@ -242,7 +242,8 @@ void kolo_rendezvous_unlist(kolo_receive_t receive)
     if (listed) kolo_receive_unref(receive);
 }
 
-/* Under the lock: the receive is claimed and has its send, or it is in the table, or its owner has given it up. */
+/* Meets a send, under the lock: the receive is claimed and has its send, or it is in the table, or its owner has
+ * given it up. */
 static kolo_status_t meet_send(kolo_receive_t receive, kolo_item_t *item, kolo_item_t **met, bool *listed)
 {
     kolo_key_table_t *table = &receive->rendezvous->table;
@@ -261,7 +262,7 @@ static kolo_status_t meet_send(kolo_receive_t receive, kolo_item_t *item, kolo_i
     return KOLO_OK;
 }
 
-/* From the table of this task. */
+/* Receives from the table of this task. */
 static kolo_status_t receive_here(kolo_receive_t receive)
 {
     kolo_rendezvous_t rendezvous = receive->rendezvous;
@@ -326,7 +327,7 @@ static kolo_status_t receive_from_other(kolo_receive_t receive)
     return status;
 }
 
-/* Now that the task has a name. */
+/* Starts a receive, of a task that has a name. */
 static kolo_status_t receive_named(kolo_receive_t receive)
 {
     kolo_rendezvous_manager_t manager = receive->rendezvous->manager;
@@ -366,7 +367,7 @@ void kolo_rendezvous_replay(kolo_receive_t receive)
     if (status != KOLO_OK) kolo_receive_finish(receive, status, kolo_error_text(), NULL, NULL);
 }
 
-/* It was listed and is not any more: who was asked for its value is told. */
+/* Tells who was asked for its value that it is not wanted any more. It is listed no more. */
 static void cancel_other(kolo_receive_t receive)
 {
     kolo_rendezvous_manager_t manager = receive->rendezvous->manager;

@@ -77,7 +77,7 @@ kolo_status_t kolo_adapter_read_secret(const kolo_server_config_t *config, kolo_
     return kolo_secret_stretch(config->secret, config->secret_bytes, key);
 }
 
-/* A cluster without addresses: its first task has its door at KOLO_COMM_ID. */
+/* Sets up where the tasks of a cluster without addresses meet: the first one has its door at KOLO_COMM_ID. */
 static kolo_status_t set_up_meeting(kolo_cluster_t *cluster, kolo_adapter_t *adapter)
 {
     if (!cluster->meets) return KOLO_OK;
@@ -222,7 +222,7 @@ static void describe_asking(void *arg, char *buf, size_t bytes)
              atomic_load(&server->manager->asking), server->cluster.tasks[server->adapter.me].name);
 }
 
-/* They are between two instructions: a receive that was listed before its step was ended. */
+/* Waits for threads that are between two instructions: a receive that was listed before its step was ended. */
 static void await_asking(kolo_server_t server)
 {
     kolo_wait_t wait;
@@ -284,7 +284,8 @@ static void describe_asked(void *arg, char *buf, size_t bytes)
              at);
 }
 
-/* A call that has failed since `seen`: one that found the task gone is made again, it may be about to come back. */
+/* Looks at calls that have failed since `seen`: one that found the task gone is made again, it may be about to come
+ * back. */
 static kolo_status_t judge_calls(kolo_adapter_t *adapter, int task, uint64_t *seen)
 {
     kolo_call_failure_t failure = last_failure(adapter, task);

@@ -74,7 +74,7 @@ bool kolo_watch_view(const void *bytes, size_t size, kolo_watch_view_t *view)
     return atomic_load_explicit(&watch->seq, memory_order_relaxed) == seq;
 }
 
-/* "/job:ps/task:0" is "ps:0" to a person. */
+/* Shortens "/job:ps/task:0" to "ps:0", for people. */
 static void short_name(const char *task, char *text, size_t bytes)
 {
     const char *job = task, *number = strstr(task, "/task:");

@@ -81,7 +81,7 @@ static void describe(void *arg, char *buf, size_t bytes)
              f->again ? "; it has not offered it, it may have failed or be elsewhere in its program" : "");
 }
 
-/* One record, with the descriptors that come along. *bytes 0: the server hung up. */
+/* Receives one record, with the descriptors that come along. *bytes 0: the server hung up. */
 static kolo_status_t receive(fetch_t *f, void *record, size_t size, ssize_t *bytes, int *fds, int *nfds)
 {
     union {
@@ -135,7 +135,7 @@ static kolo_status_t check_user(fetch_t *f, int *pid)
     return KOLO_OK;
 }
 
-/* Hello, request, answer. fds beyond what was asked for are closed by the caller. */
+/* Says hello, asks, takes the answer. fds beyond what was asked for are closed by the caller. */
 static kolo_status_t converse(fetch_t *f, int *fds, int *nfds)
 {
     kolo_fdpass_hello_t hello;
@@ -176,8 +176,8 @@ static kolo_status_t converse(fetch_t *f, int *fds, int *nfds)
     return KOLO_OK;
 }
 
-/* What tells the death of the process behind `sock`: its pidfd, else the connection itself, which the server keeps
- * open. (A connection alone would be kept alive by children that a dying process leaves behind.) */
+/* Returns what tells the death of the process behind `sock`: its pidfd, else the connection itself, which the
+ * server keeps open. (A connection alone would be kept alive by children that a dying process leaves behind.) */
 static int alive_descriptor(int *sock, int pid)
 {
     int fd = -1;

@@ -88,7 +88,7 @@ int kolo_topo_nvlinks(const kolo_topo_t *topo, int a, int b)
     return x < y ? x : y;
 }
 
-/* NVML writes eight digits of domain, Linux four. */
+/* Compares addresses on the bus: NVML writes eight digits of domain, Linux four. */
 static bool same_bus(const char *a, const char *b)
 {
     unsigned x[4], y[4];

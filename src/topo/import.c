@@ -69,7 +69,7 @@ static int add_device(walk_t *walk, const kolo_raw_object_t *from, const spot_t 
     return index;
 }
 
-/* NUMA nodes attached to `object`, by way of memory-side caches too. The first is where its cores are at home. */
+/* Adds NUMA nodes attached to `object`, by way of memory-side caches too. The first is its cores' home. */
 static void add_memory(walk_t *walk, const kolo_raw_object_t *object, const spot_t *outer, spot_t *inner)
 {
     for (int c = object->child; c >= 0; c = walk->raw->objects[c].next) {
@@ -90,7 +90,7 @@ static void add_cpu(walk_t *walk, const kolo_raw_object_t *pu, const spot_t *spo
     walk->topo->core_of_cpu[pu->os_index] = core;
 }
 
-/* Depth is bounded by the reader's. */
+/* Adds a tree, whose depth is bounded by the reader's. */
 static void add_tree(walk_t *walk, int at, spot_t spot)
 {
     const kolo_raw_object_t *object = &walk->raw->objects[at];

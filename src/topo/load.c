@@ -91,7 +91,7 @@ static kolo_status_t discover(hwloc_topology_t hw)
     return KOLO_OK;
 }
 
-/* The XML of this machine, to be freed by the caller. */
+/* Makes the XML of this machine, to be freed by the caller. */
 static kolo_status_t look(char **xml, size_t *bytes)
 {
     hwloc_topology_t hw;
@@ -143,7 +143,7 @@ kolo_status_t kolo_topo_export(const char *path)
 
 #else
 
-/* One machine with as many cores as this process may use. Which CPU is which core is not known. */
+/* Makes one machine with as many cores as this process may use. Which CPU is which core is not known. */
 static kolo_status_t load_machine(kolo_topo_t *topo)
 {
     if (kolo_topo_param_dump) return kolo_topo_export(kolo_topo_param_dump);

@@ -89,7 +89,7 @@ static void print_node(const kolo_topo_t *topo, const kolo_topo_node_t *node, FI
     }
 }
 
-/* CPUs of cores `first` to `last` (indices of the kind), as ranges. */
+/* Prints the CPUs of cores `first` to `last` (indices of the kind), as ranges. */
 static void print_cpus(const kolo_topo_t *topo, int first, int last, FILE *out)
 {
     const char *separator = " cpus ";

@@ -29,7 +29,7 @@ static kolo_raw_type_t type_of(const kolo_xml_text_t *text)
     return KOLO_RAW_OTHER;
 }
 
-/* Hexadecimal digits from *at on. */
+/* Reads hexadecimal digits from *at on. */
 static unsigned read_hex(kolo_xml_text_t text, size_t *at)
 {
     unsigned value = 0;
@@ -45,7 +45,7 @@ static unsigned read_hex(kolo_xml_text_t text, size_t *at)
     return value;
 }
 
-/* pci_type="0302 [10de:2330] [10de:16c1] a1": class, vendor, device, then what is not needed. */
+/* Reads pci_type="0302 [10de:2330] [10de:16c1] a1": class, vendor, device, then what is not needed. */
 static void read_pci_type(kolo_raw_object_t *object, kolo_xml_text_t text)
 {
     size_t at = 0;
@@ -58,7 +58,7 @@ static void read_pci_type(kolo_raw_object_t *object, kolo_xml_text_t text)
     object->pci_device = read_hex(text, &at);
 }
 
-/* pci_link_speed="31.507692" in GB/s. */
+/* Reads pci_link_speed="31.507692", in GB/s. */
 static int64_t read_pci_speed(const kolo_xml_text_t *text)
 {
     int64_t thousandths = 0;
@@ -148,7 +148,8 @@ static kolo_raw_device_t device_by_class(const kolo_raw_object_t *object)
     return KOLO_RAW_NO_DEVICE;
 }
 
-/* Is the next sibling another function of the same card (all of the bus number but the digit behind the dot)? */
+/* Tells whether the next sibling is another function of the same card (all of the bus number but the digit behind
+ * the dot). */
 static bool same_card(const kolo_raw_t *raw, const kolo_raw_object_t *object)
 {
     const kolo_raw_object_t *next = object->next >= 0 ? &raw->objects[object->next] : NULL;
@@ -156,7 +157,7 @@ static bool same_card(const kolo_raw_t *raw, const kolo_raw_object_t *object)
     return memcmp(object->bus.at, next->bus.at, object->bus.bytes - 2) == 0;
 }
 
-/* Which objects are GPUs and NICs, and how many lie below each object. Children come after their parents. */
+/* Finds which objects are GPUs and NICs, and how many lie below each object. Children come after their parents. */
 static void find_devices(kolo_raw_t *raw)
 {
     for (int i = 0; i < raw->count; i++) {

@@ -57,7 +57,7 @@ static int compare_slots(const void *pa, const void *pb, void *arg)
     return c ? c : compare(a, b);
 }
 
-/* Counting sort of `n` places by host: list[first[h] .. first[h+1]) are those of host h, in order. */
+/* Sorts `n` places by host, by counting: list[first[h] .. first[h+1]) are those of host h, in order. */
 static void group_by_host(const kolo_topo_place_t *places, int n, int nhosts, int *first, int *list)
 {
     memset(first, 0, ((size_t)nhosts + 1) * sizeof *first);

@@ -13,7 +13,7 @@
  */
 #include "topo/topo.h"
 
-/* Label of the parent of label i among 1..m, 0 for the root. */
+/* Returns the label of the parent of label i among 1..m, 0 for the root. */
 static int parent_label(int i, int m)
 {
     int64_t low = i & -i, up = (i ^ low) | (low << 1);

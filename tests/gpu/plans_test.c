@@ -60,7 +60,7 @@ static int start(void **state)
     (void)state;
     if (kolo_params_load(tables, KOLO_COUNTOF(tables), NULL, NULL) != KOLO_OK) return 1;
     if (kolo_cuda_load(&api) != KOLO_OK || kolo_cuda_device(0, &device) != KOLO_OK) return 1;
-    if (kolo_cuda_enter(device, &pushed) != KOLO_OK || kolo_cuda_kernels(device, &kernels) != KOLO_OK) return 1;
+    if (kolo_cuda_enter(device, &pushed) != KOLO_OK || kolo_cuda_kernels(device, 0, &kernels) != KOLO_OK) return 1;
     for (uint32_t n = 2; n <= RANKS; n++) {
         kolo_cuda_plan_layout_t l;
         kolo_cuda_plan_layout(n, PLANS_AT, &l);

@@ -166,7 +166,7 @@ static int start(void **state)
     (void)state;
     if (kolo_params_load(tables, KOLO_COUNTOF(tables), NULL, NULL) != KOLO_OK) return 1;
     if (kolo_cuda_load(&api) != KOLO_OK || kolo_cuda_device(0, &device) != KOLO_OK) return 1;
-    if (kolo_cuda_enter(device, &pushed) != KOLO_OK || kolo_cuda_kernels(device, &kernels) != KOLO_OK) return 1;
+    if (kolo_cuda_enter(device, &pushed) != KOLO_OK || kolo_cuda_kernels(device, 0, &kernels) != KOLO_OK) return 1;
     void *fake = dlopen(getenv("KOLO_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
     if (!fake) return 1;
     *(void **)&listen_to = dlsym(fake, "fake_listen");

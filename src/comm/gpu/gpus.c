@@ -4,6 +4,7 @@
  * all of them known, whether its GPU reaches those of the ranks on its host. Both go round, so every rank comes to
  * the same executor for the same reason.
  */
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/text/plain.h"
 #include "comm/comm.h"
@@ -279,7 +280,7 @@ static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, co
     return KOLO_OK;
 }
 
-static void fill_card(const kolo_body_t *body, const kolo_cuda_device_t *device, gpu_card_t *card)
+static kolo_status_t fill_card(const kolo_body_t *body, const kolo_cuda_device_t *device, gpu_card_t *card)
 {
     const kolo_cuda_kernels_t *kernels;
     card->profile = body->gpu.profile;
@@ -291,7 +292,11 @@ static void fill_card(const kolo_body_t *body, const kolo_cuda_device_t *device,
     card->multiprocessors = device->multiprocessors;
     card->shareable = device->shareable;
     card->queues = kolo_cuda_connections ? atoi(kolo_cuda_connections) : FEW_QUEUES;
-    card->kernels = !kolo_gpu_may_need_kernels(forced) || kolo_cuda_kernels(device, &kernels) == KOLO_OK;
+    card->kernels = true;
+    if (!kolo_gpu_may_need_kernels(forced)) return KOLO_OK;
+    kolo_status_t status = kolo_cuda_kernels(device, kolo_deadline_ms(body->init_timeout_ms), &kernels);
+    card->kernels = status == KOLO_OK;
+    return status == KOLO_ERR_TIMEOUT ? status : KOLO_OK; /* else others without them choose the same */
 }
 
 kolo_status_t kolo_device_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
@@ -303,7 +308,9 @@ kolo_status_t kolo_device_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
     if (!cards || !reach) status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d GPUs", body->nranks);
     if (status == KOLO_OK) status = kolo_cuda_device(body->gpu.device, &device);
     if (status == KOLO_OK) {
-        fill_card(body, device, &cards[body->rank]);
+        status = fill_card(body, device, &cards[body->rank]);
+    }
+    if (status == KOLO_OK) {
         status = kolo_oob_all_gather(body->oob, cards, sizeof *cards);
     }
     for (int r = 0; r < body->nranks && status == KOLO_OK; r++) /* text of other processes */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A group of calls on devices. Each communicator's calls are a share, which takes one turn. All shares are looked
- * at before the first is queued: kernels of a share whose group was refused elsewhere would wait for ever. Shares
- * that have a stream in common, and all their streams, meet before and after the group.
+ * at before the first is queued: kernels of a share whose group was refused elsewhere would wait for ever. One
+ * share by itself is looked at where it is queued, once. Shares that have a stream in common, and all their
+ * streams, meet before and after the group.
  */
 #include "comm/call/call.h"
 #include "mem/cuda/order.h"
@@ -16,7 +17,6 @@ typedef struct {
     size_t first; /* of its calls in the list */
     uint64_t ticket;
     bool drawn, turn;
-    kolo_status_t status;
 } share_t;
 
 typedef struct {
@@ -25,6 +25,8 @@ typedef struct {
     bool launches; /* a share goes there */
     kolo_body_t *body;
 } place_t;
+
+#define FEW 4 /* calls of a group that need no memory from the heap */
 
 typedef struct {
     kolo_call_t *calls; /* share by share */
@@ -50,14 +52,30 @@ static int by_communicator(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void hand_out(lot_t *g, const kolo_call_t *calls)
+/* Begins all of it but w->one, which is long, and filled in before it is read. */
+static void begin_share(share_t *s, kolo_comm_t comm)
+{
+    s->comm = comm;
+    s->work.body = NULL;
+    s->work.list = NULL;
+    s->work.count = s->work.n = s->first = 0;
+    s->ticket = 0;
+    s->drawn = s->turn = false;
+}
+
+static void hand_out(lot_t *g, kolo_call_t *calls)
 {
     size_t at = 0;
     for (size_t i = 0; i < g->count; i++) {
         size_t k = 0;
         while (k < g->nshares && g->shares[k].comm != calls[i].comm) k++;
-        if (k == g->nshares) g->shares[g->nshares++].comm = calls[i].comm;
+        if (k == g->nshares) begin_share(&g->shares[g->nshares++], calls[i].comm);
         g->shares[k].work.count++;
+    }
+    if (g->nshares == 1) { /* they are in order already */
+        g->calls = calls;
+        g->shares->work.calls = calls;
+        return;
     }
     for (size_t k = 0; k < g->nshares; k++) {
         g->shares[k].first = at;
@@ -170,12 +188,20 @@ static kolo_status_t meet(const lot_t *g, bool after)
 
 /* ---- a group ---- */
 
+/* Tells whether kolo_device_queue() by itself refuses all of the group or nothing. Puts to windows would go ahead
+ * of what it looks at. */
+static bool is_alone(const lot_t *g)
+{
+    const kolo_body_t *body = g->shares->work.body;
+    return g->nshares == 1 && !body->windows && !body->levels.inside && !body->gpu.exec->by_host;
+}
+
 static kolo_status_t check(lot_t *g)
 {
     gather_streams(g);
     for (size_t k = 0; k < g->nshares; k++) {
         KOLO_TRY(kolo_device_prepare(&g->shares[k].work));
-        KOLO_TRY(kolo_device_check(&g->shares[k].work));
+        if (!is_alone(g)) KOLO_TRY(kolo_device_check(&g->shares[k].work));
     }
     return g->nplaces > 1 ? check_captures(g) : KOLO_OK;
 }
@@ -192,26 +218,34 @@ static kolo_status_t check_all(lot_t *g)
 static void queue(lot_t *g)
 {
     bool begun = false;
-    kolo_status_t met = meet(g, false);
+    kolo_status_t met = g->nplaces > 1 ? meet(g, false) : KOLO_OK;
     for (size_t k = 0; k < g->nshares; k++) {
         share_t *s = &g->shares[k];
         kolo_status_t status = met == KOLO_OK ? kolo_device_queue(&s->work) : met;
         if (status != KOLO_OK && status != KOLO_ERR_SYSTEM && begun)
             status = kolo_fail_prefix(KOLO_ERR_SYSTEM, "a part of a group was queued: ");
+        if (status != KOLO_OK && status != KOLO_ERR_SYSTEM && is_alone(g)) kolo_device_refuse(&s->work);
         if (status == KOLO_ERR_SYSTEM)
             status = kolo_body_fail_operation(s->work.body, status, s->work.calls, s->work.count);
         note(g, status);
         begun = true;
     }
-    if (met == KOLO_OK) note(g, meet(g, true));
+    if (met == KOLO_OK && g->nplaces > 1) note(g, meet(g, true));
 }
 
 kolo_status_t kolo_device_submit_group(kolo_call_t *calls, size_t count)
 {
-    lot_t g = {.count = count};
-    g.calls = malloc(count * sizeof *g.calls);
-    g.shares = calloc(count, sizeof *g.shares);
-    g.places = calloc(count, sizeof *g.places);
+    kolo_call_t few_calls[FEW];
+    share_t few_shares[FEW];
+    place_t few_places[FEW];
+    bool few = count <= FEW;
+    lot_t g;
+    g.count = count;
+    g.nshares = g.nplaces = 0;
+    g.first = KOLO_OK;
+    kolo_call_t *room = g.calls = few ? few_calls : malloc(count * sizeof *g.calls);
+    g.shares = few ? few_shares : malloc(count * sizeof *g.shares);
+    g.places = few ? few_places : malloc(count * sizeof *g.places);
     if (g.calls && g.shares && g.places) {
         hand_out(&g, calls);
         take_turns(&g);
@@ -226,8 +260,10 @@ kolo_status_t kolo_device_submit_group(kolo_call_t *calls, size_t count)
         if (g.shares[k].drawn) kolo_ticket_end(g.shares[k].comm, g.shares[k].ticket);
     }
     for (size_t i = 0; i < count; i++) kolo_call_disown(&calls[i]);
-    free(g.calls);
-    free(g.shares);
-    free(g.places);
+    if (!few) {
+        free(room);
+        free(g.shares);
+        free(g.places);
+    }
     return g.first == KOLO_OK ? KOLO_OK : kolo_fail(g.first, "%s", g.text);
 }

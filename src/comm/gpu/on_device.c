@@ -158,16 +158,18 @@ kolo_status_t kolo_device_prepare(kolo_device_work_t *w)
     if (!w->list) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu operations on a GPU", room);
     for (size_t i = 0; i < w->count; i++) {
         const kolo_call_t *call = &w->calls[i];
-        kolo_exec_call_t base;
+        kolo_exec_call_t *here = &w->list[w->n]; /* filled in where it stays: a copy costs as much */
         if (call->window) continue;
-        KOLO_TRY(fill(call, number, &base));
+        KOLO_TRY(fill(call, number, here));
         if (call->kind != KOLO_CALL_COLL && !body->gpu.exec->by_host) KOLO_TRY(kolo_device_pairs_open(body));
         if (call->kind == KOLO_CALL_COLL) number += each;
         bool uneven = call->send_counts || call->recv_counts;
-        if (uneven && forced_way(body, call).algo == KOLO_ALGO_COUNT)
-            w->n += unfold(call, &base, w->list + w->n);
-        else
-            w->list[w->n++] = base;
+        if (KOLO_UNLIKELY(uneven && forced_way(body, call).algo == KOLO_ALGO_COUNT)) {
+            kolo_exec_call_t base = *here;
+            w->n += unfold(call, &base, here);
+        } else {
+            w->n++;
+        }
     }
     return KOLO_OK;
 }
@@ -185,9 +187,11 @@ kolo_status_t kolo_device_check(const kolo_device_work_t *w)
 kolo_status_t kolo_device_queue(const kolo_device_work_t *w)
 {
     kolo_body_t *body = w->body;
-    KOLO_TRY(kolo_window_device_launch(body, w->calls, w->count, false)); /* puts and signals go first */
+    bool windows = body->windows != NULL; /* else there are no such calls */
+    if (windows)
+        KOLO_TRY(kolo_window_device_launch(body, w->calls, w->count, false)); /* puts and signals go first */
     if (w->n) KOLO_TRY(body->gpu.exec->launch(atomic_load(&body->gpu.state), w->list, w->n));
-    KOLO_TRY(kolo_window_device_launch(body, w->calls, w->count, true)); /* waits come last */
+    if (windows) KOLO_TRY(kolo_window_device_launch(body, w->calls, w->count, true)); /* waits come last */
     publish_calls(body, w->calls, w->count);
     for (size_t i = 0; i < w->count && !body->gpu.exec->by_host; i++) {
         kolo_record_launched(body, &w->calls[i], body->track.operation, recorded_algo(body, &w->calls[i]));

@@ -73,8 +73,10 @@ static void board_leave(const kolo_body_t *body, board_ref_t *b)
     if (last) *at = b->next;
     pthread_mutex_unlock(&boards_lock);
     if (!last) return;
-    if (b->device_address) (void)kolo_window_device_pin(body, b->lines, b->bytes, NULL);
-    munmap(b->lines, b->bytes);
+    if (b->device_address)
+        kolo_window_device_unpin(body, b->lines, b->bytes);
+    else
+        munmap(b->lines, b->bytes);
     free(b);
 }
 
@@ -241,8 +243,10 @@ static void windows_free(kolo_windows_t *w)
         w->first = next;
     }
     for (int r = 0; w->ranks && r < body->nranks; r++) {
-        if (w->ranks[r].pinned) (void)kolo_window_device_pin(body, w->ranks[r].map, board_bytes(body), NULL);
-        if (w->ranks[r].map) munmap(w->ranks[r].map, board_bytes(body));
+        if (w->ranks[r].pinned)
+            kolo_window_device_unpin(body, w->ranks[r].map, board_bytes(body));
+        else if (w->ranks[r].map)
+            munmap(w->ranks[r].map, board_bytes(body));
         board_leave(body, w->ranks[r].board);
     }
     pthread_mutex_destroy(&w->lock);

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "comm/window/window.h"
-#include "mem/cuda/cuda.h"
+#include "mem/cuda/beside.h"
 #include "share/fdpass.h"
 #include "wire/mapped.h"
 
@@ -56,17 +56,21 @@ kolo_status_t kolo_window_device_pin(const kolo_body_t *body, void *base, size_t
     bool pushed;
     KOLO_TRY(kolo_cuda_device(body->gpu.device, &device));
     KOLO_TRY(kolo_cuda_enter(device, &pushed));
-    kolo_cu_result_t r = address ? api->host_register(base, bytes, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED)
-                                 : api->host_unregister(base);
-    if (!r && address) {
+    kolo_cu_result_t r = api->host_register(base, bytes, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED);
+    if (!r) {
         r = api->host_device_pointer(&at, base, 0);
         if (r) api->host_unregister(base);
     }
     kolo_cuda_leave(pushed);
-    if (r)
-        return kolo_cuda_fail(r, body->gpu.device, address ? "map a board of signals" : "unmap a board of signals");
-    if (address) *address = at;
+    if (r) return kolo_cuda_fail(r, body->gpu.device, "map a board of signals");
+    *address = at;
     return KOLO_OK;
+}
+
+void kolo_window_device_unpin(const kolo_body_t *body, void *base, size_t bytes)
+{
+    const kolo_cuda_device_t *device;
+    if (kolo_cuda_device(body->gpu.device, &device) == KOLO_OK) kolo_cuda_unpin(device, base, bytes);
 }
 
 /* ---- memory ---- */
@@ -220,8 +224,7 @@ void kolo_window_device_free(kolo_body_t *body, kolo_window_peers_t *window)
         return;
     for (int r = 0; r < body->nranks; r++) {
         kolo_window_device_peer_t *p = &window->device->peers[r];
-        kolo_cu_result_t failed = p->opened ? kolo_cuda_loaded()->ipc_close(p->opened) : KOLO_CU_SUCCESS;
-        if (failed) kolo_info("comm", "a window of rank %d cannot be unmapped: CUDA error %d", r, (int)failed);
+        kolo_cuda_close_mapping(device, p->opened);
         if (p->mapped.address) kolo_mem_free(&p->mapped);
     }
     if (window->device->made.address) kolo_mem_free(&window->device->made);

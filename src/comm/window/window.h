@@ -152,9 +152,10 @@ typedef struct {                 /* travels */
     uint8_t ticket[64];
 } kolo_window_device_card_t;
 kolo_status_t kolo_window_device_able(const kolo_body_t *body);
-/* Lets this rank's GPU write to host memory and wait for it, and returns its address there; address NULL: undoes
- * that. */
+/* Lets this rank's GPU write to host memory and wait for it, and returns its address there; undoes that and unmaps
+ * it. */
 kolo_status_t kolo_window_device_pin(const kolo_body_t *body, void *base, size_t bytes, uint64_t *address);
+void kolo_window_device_unpin(const kolo_body_t *body, void *base, size_t bytes);
 kolo_status_t kolo_window_device_make(kolo_body_t *body, kolo_window_peers_t *window,
                                       kolo_window_device_card_t *card, uint8_t name[16]);
 kolo_status_t kolo_window_device_take(kolo_body_t *body, kolo_window_peers_t *window, int peer,

@@ -290,7 +290,8 @@ static kolo_status_t run_fused(kolo_set_t *s, batch_t *b)
     return KOLO_OK;
 }
 
-/* All have agreed. The finisher asks the backends of a set for as long as it has something on GPUs. */
+/* Changes the sets as all have agreed. The finisher asks the backends of a set for as long as it has something on
+ * GPUs. */
 static kolo_status_t change_sets(struct kolo_tensor_engine *e, const kolo_response_t *r)
 {
     bool removes = r->request.work == KOLO_WORK_REMOVE_SET && r->entry;

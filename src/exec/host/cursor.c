@@ -4,7 +4,7 @@
  */
 #include "exec/host/cursor.h"
 
-/* As kolo_segment_chunk(), without the division where there is nothing to wrap. */
+/* Does as kolo_segment_chunk(), without the division where there is nothing to wrap. */
 static inline uint32_t chunk_of(const kolo_segment_t *s, const kolo_lane_state_t *lane, uint32_t k)
 {
     int64_t c = (int64_t)s->base + (int64_t)s->stride[0] * lane->i + (int64_t)s->stride[1] * lane->j + k;
@@ -19,7 +19,7 @@ static inline uint64_t chunk_bytes(const kolo_task_t *task, const kolo_part_t *p
     return kolo_part_count(parts[chunk / nsubs].count, nsubs, chunk % nsubs) * task->reducer->elem;
 }
 
-/* Length of a chunk of the grid, which is that of the larger buffer. */
+/* Returns the length of a chunk of the grid, which is that of the larger buffer. */
 static uint64_t grid_bytes(const kolo_task_t *task, uint32_t chunk)
 {
     const kolo_plan_t *p = task->interp.plan;

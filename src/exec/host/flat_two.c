@@ -81,7 +81,7 @@ static inline kolo_status_t take_line(kolo_task_t *t, uint32_t r, size_t line, s
     return KOLO_OK;
 }
 
-/* `offset` is that of my part in what was copied of each rank. */
+/* Reduces my part; `offset` is where it lies in what was copied of each rank. */
 static void reduce_mine(kolo_task_t *t, const cut_t *c, size_t offset)
 {
     const void *srcs[KOLO_REDUCE_MAX];

@@ -13,7 +13,7 @@
 
 /* ---- waiting for slots ---- */
 
-/* The slot that `rx` shows must be the one this task expects. */
+/* Checks that the slot that `rx` shows is the one this task expects. */
 static inline kolo_status_t check_slot(const kolo_interp_slot_t *s, const kolo_rx_t *rx)
 {
     const kolo_slot_header_t *h = kolo_rx_header(rx);
@@ -34,7 +34,7 @@ static void expect(const kolo_interp_slot_t *s)
     s->rx->ops->rx_expect(s->rx, 0, into, s->bytes);
 }
 
-/* The same for all slots of the instruction that fit the queue, when half of those announced have come. */
+/* Does the same for all slots of the instruction that fit the queue, when half of those announced have come. */
 static void expect_ahead(const kolo_interp_slot_t *s)
 {
     kolo_lane_state_t *lane = s->lane, walk = *lane;
@@ -125,7 +125,7 @@ static void end_of_loop(kolo_lane_state_t *lane, const kolo_insn_t *insns)
     lane->pc++;
 }
 
-/* May the lane begin its next tile? */
+/* Tells whether the lane may begin its next tile. */
 static bool keeps_step(const kolo_task_t *task, const kolo_lane_state_t *lane)
 {
     for (uint32_t k = 0; k < task->interp.plan->nlanes; k++)
@@ -133,7 +133,7 @@ static bool keeps_step(const kolo_task_t *task, const kolo_lane_state_t *lane)
     return true;
 }
 
-/* One instruction. KOLO_IN_PROGRESS: it cannot go on now. */
+/* Runs one instruction. KOLO_IN_PROGRESS: it cannot go on now. */
 static inline kolo_status_t step_lane(kolo_task_t *task, kolo_lane_state_t *lane, const kolo_insn_t *insns,
                                       bool *moved)
 {

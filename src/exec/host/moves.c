@@ -38,7 +38,7 @@ static inline bool past_cache(const kolo_interp_slot_t *s)
     return s->task->interp.stream_out && s->in->dst.buf == KOLO_BUF_DST;
 }
 
-/* Where the slot may be posted from in place: memory that stays as it is until its wires have sent all. In a
+/* Finds where the slot may be posted from in place: memory that stays as it is until its wires have sent all. In a
  * collective that only moves data every chunk of SRC and DST does. In a reducing one SRC does unless the call is in
  * place (the result may be written while the wire still reads), and DST once it holds a finished value. */
 static char *post_from(const kolo_interp_slot_t *s, const kolo_segment_t *seg, bool finished)
@@ -107,7 +107,7 @@ static kolo_status_t do_recv_send(const kolo_interp_slot_t *s)
     return post(s, data);
 }
 
-/* RECV_REDUCE, RECV_REDUCE_SEND, RECV_REDUCE_COPY_SEND. */
+/* Does RECV_REDUCE, RECV_REDUCE_SEND and RECV_REDUCE_COPY_SEND. */
 static kolo_status_t do_recv_reduce(const kolo_interp_slot_t *s)
 {
     const kolo_reducer_t *r = s->task->reducer;

@@ -29,7 +29,7 @@ bool kolo_pair_is(const kolo_plan_t *p)
     }
 }
 
-/* The steps as the interpreter names them. */
+/* Traces the steps as the interpreter names them. */
 static void trace(kolo_task_t *t, kolo_dir_t dir, kolo_buf_t buf, uint32_t parts)
 {
     const kolo_plan_t *p = t->pair.plan;
@@ -78,7 +78,7 @@ static void get(kolo_task_t *t, const kolo_pair_t *x)
     trace(t, KOLO_DIR_RX, KOLO_BUF_DST, x->plan->dst_parts);
 }
 
-/* Is the slot that has come the peer's part of this operation? */
+/* Checks that the slot that has come is the peer's part of this operation. */
 static inline kolo_status_t check(kolo_task_t *t, const kolo_pair_t *x)
 {
     const kolo_slot_header_t *h = kolo_rx_header(x->rx);
@@ -148,7 +148,8 @@ static const char *algorithm(const kolo_task_t *task)
 
 static const kolo_task_way_t exchange = {visit_waits, cancel, algorithm};
 
-/* Most bytes of a message that need not be interpreted: longer ones are posted from the caller's memory. */
+/* Returns the most bytes of a message that need not be interpreted: longer ones are posted from the caller's
+ * memory. */
 static uint32_t most_bytes(const kolo_tx_t *tx, const kolo_rx_t *rx, uint32_t piece_bytes)
 {
     uint32_t caps = (tx ? tx->caps : 0) | (rx ? rx->caps : 0);

@@ -197,7 +197,8 @@ void kolo_reduce_load(const kolo_reducer_t *r, void *dst, const void *src, size_
 
 /* ---- one block ---- */
 
-/* inout = f(in, inout) over a chain: the result so far is always the first operand, so the order is the ranks'. */
+/* Computes inout = f(in, inout) over a chain: the result so far is always the first operand, so the order is the
+ * ranks'. */
 static void fold_user(const kolo_reducer_t *r, void *dst, const void *const *srcs, int nsrcs, size_t n)
 {
     _Alignas(64) char temp[2][BLOCK_BYTES];

@@ -54,8 +54,8 @@ static kolo_status_t get(const kolo_interp_slot_t *s, const kolo_fragment_t *f)
     return KOLO_OK;
 }
 
-/* One block, which is in cache still when it is reduced: in dst itself, or, where that is src, in the bounce buffer
- * (a third buffer costs cache; at 256 KB it made the call a quarter slower). */
+/* Reads one block, which is in cache still when it is reduced: in dst itself, or, where that is src, in the bounce
+ * buffer (a third buffer costs cache; at 256 KB it made the call a quarter slower). */
 static kolo_status_t get_reduce(const kolo_interp_slot_t *s, const kolo_fragment_t *f)
 {
     kolo_interp_t *task = &s->task->interp;
@@ -90,7 +90,7 @@ static kolo_status_t put(const kolo_interp_slot_t *s, const kolo_fragment_t *f)
     return status;
 }
 
-/* Block by block, as far as one turn goes. */
+/* Moves block by block, as far as one turn goes. */
 static kolo_status_t move(const kolo_interp_slot_t *s, const kolo_fragment_t *f)
 {
     uint32_t before = s->lane->copied;

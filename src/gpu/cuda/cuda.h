@@ -31,7 +31,8 @@ typedef struct {
     kolo_cu_func_t messages, messages_few, messages_table, table, lift;
     bool early; /* they wait by themselves for the kernel before them */
 } kolo_cuda_kernels_t;
-kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cuda_kernels_t **kernels);
+kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, uint64_t deadline_ns,
+                                const kolo_cuda_kernels_t **kernels);
 /* Tells whether kernels were compiled in. */
 bool kolo_cuda_built(void);
 

@@ -388,10 +388,14 @@ template <typename T, int way> KOLO_DEV void kolo_long(const kolo_cuda_long_args
     uint32_t *counter =
         kolo_counter(&c.layout, kolo_region(c.regions, c.rank), KOLO_CUDA_COUNT_MEETINGS, kolo_bid());
     uint32_t number = *counter + 1;
+    if (kolo_meetings_ended(c)) return;
     bool ok = kolo_meet(l, &buffers, number);
     kolo_sync();
     if (kolo_tid() == 0) *counter = number;
-    if (!ok) return;
+    if (!ok) {
+        kolo_meetings_end(c);
+        return;
+    }
     if (!(buffers.reachable & KOLO_CUDA_REACHABLE) ||
         !(two_steps ? kolo_buffers_alike(c, &buffers) : kolo_buffers_aligned(c, &buffers))) {
         two_steps ? kolo_two_step<T>(c) : kolo_staged<T>(c);

@@ -4,6 +4,7 @@
  * before anything runs: a driver that loads a function later waits for kernels that wait for each other.
  */
 #include "gpu/cuda/cuda.h"
+#include "mem/cuda/beside.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -89,21 +90,57 @@ static const char *const names[KOLO_CUDA_FAMILIES][KOLO_EXEC_DEVICE_TYPES] = {
                         [KOLO_FLOAT8_E5M2] = "kolo_cuda_plan_e5m2"},
 };
 
+typedef enum { NOT_ASKED, ASKED, HERE } asked_t;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kolo_cuda_kernels_t loaded[KOLO_CUDA_DEVICES];
 static _Atomic bool known[KOLO_CUDA_DEVICES];
+static struct {
+    _Atomic asked_t asked; /* ASKED: a thread has it, and nobody else looks at what follows */
+    kolo_cu_module_t module;
+    kolo_cu_result_t result;
+} modules[KOLO_CUDA_DEVICES]; /* as the driver gave them */
 
 bool kolo_cuda_built(void)
 {
     return kolo_cuda_image_end - kolo_cuda_image > 64; /* without nvcc embed.S has only a mark */
 }
 
-static kolo_status_t load_locked(const kolo_cuda_device_t *device, kolo_cuda_kernels_t *k)
+static const char loading[] = "load the kernels of the first communicator there";
+
+static bool is_here(void *arg)
+{
+    return atomic_load(&modules[((const kolo_cuda_device_t *)arg)->ordinal].asked) == HERE;
+}
+
+static void load_module(void *arg)
+{
+    int i = ((const kolo_cuda_device_t *)arg)->ordinal;
+    modules[i].result = kolo_cuda_loaded()->module_load(&modules[i].module, kolo_cuda_image);
+    atomic_store(&modules[i].asked, HERE);
+}
+
+/* Waits for the module, for which the driver may wait for all that the GPU has to do; who comes after a time limit
+ * takes what has come since. */
+static kolo_status_t take_module(const kolo_cuda_device_t *device, uint64_t deadline_ns)
+{
+    void *arg = (void *)(uintptr_t)device; /* NOLINT: to const, which it is there, too */
+    asked_t before = NOT_ASKED;
+    if (atomic_compare_exchange_strong(&modules[device->ordinal].asked, &before, ASKED))
+        return kolo_cuda_beside(device, load_module, arg, deadline_ns, loading);
+    return kolo_cuda_beside_wait(device, is_here, arg, deadline_ns, loading);
+}
+
+static kolo_status_t load_locked(const kolo_cuda_device_t *device, uint64_t deadline_ns, kolo_cuda_kernels_t *k)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
+    int i = device->ordinal;
     bool pushed;
+    KOLO_TRY(take_module(device, deadline_ns));
     KOLO_TRY(kolo_cuda_enter(device, &pushed));
-    kolo_cu_result_t r = api->module_load(&k->module, kolo_cuda_image);
+    kolo_cu_result_t r = modules[i].result;
+    k->module = modules[i].module;
+    if (r) atomic_store(&modules[i].asked, NOT_ASKED);
     for (int f = 0; !r && f < KOLO_CUDA_FAMILIES; f++)
         for (int t = 0; !r && t < KOLO_EXEC_DEVICE_TYPES; t++)
             if (names[f][t]) r = api->module_function(&k->collective[f][t], k->module, names[f][t]);
@@ -123,13 +160,14 @@ static kolo_status_t load_locked(const kolo_cuda_device_t *device, kolo_cuda_ker
     return KOLO_ERR_SYSTEM;
 }
 
-kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, const kolo_cuda_kernels_t **kernels)
+kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, uint64_t deadline_ns,
+                                const kolo_cuda_kernels_t **kernels)
 {
     int i = device->ordinal;
     kolo_status_t status = KOLO_OK;
     if (!atomic_load_explicit(&known[i], memory_order_acquire)) {
         pthread_mutex_lock(&lock);
-        if (!atomic_load(&known[i])) status = load_locked(device, &loaded[i]);
+        if (!atomic_load(&known[i])) status = load_locked(device, deadline_ns, &loaded[i]);
         if (status == KOLO_OK) atomic_store_explicit(&known[i], true, memory_order_release);
         pthread_mutex_unlock(&lock);
     }

@@ -75,7 +75,7 @@ static kolo_status_t open_regions(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
 
 static kolo_status_t open_entered(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
 {
-    KOLO_TRY(kolo_cuda_kernels(s->device, &s->kernels));
+    KOLO_TRY(kolo_cuda_kernels(s->device, ctx->deadline_ns, &s->kernels));
     KOLO_TRY(open_regions(s, ctx));
     KOLO_TRY(make_mailbox(s));
     KOLO_TRY(kolo_cuda_order_open(&s->order, s->device));

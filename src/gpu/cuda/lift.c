@@ -2,6 +2,7 @@
  *
  * Puts the kernel that packs tensors on a stream (lift.cuh), for the queues of mem/cuda, which are below this room.
  */
+#include "base/clock.h"
 #include "base/type.h"
 #include "gpu/cuda/cuda.h"
 #include "mem/identity.h"
@@ -42,7 +43,7 @@ static kolo_status_t lift(const kolo_cuda_device_t *device, const kolo_lift_t *l
 {
     kolo_cuda_lift_args_t args = {0, 0, {{0}}};
     const kolo_cuda_kernels_t *kernels;
-    KOLO_TRY(kolo_cuda_kernels(device, &kernels));
+    KOLO_TRY(kolo_cuda_kernels(device, kolo_deadline_ms(KOLO_CUDA_COPY_MS), &kernels));
     for (const kolo_lift_t *l = list; l < list + n; l++) {
         uint64_t bytes = l->count * kolo_type_bytes(l->type);
         if (!bytes || l->to == l->from) {

@@ -23,6 +23,24 @@ KOLO_DEV kolo_cuda_meeting_t *kolo_meeting(const kolo_cuda_layout_t *l, char *re
     return (kolo_cuda_meeting_t *)(region + l->meetings + at);
 }
 
+/* A block that was ended where it waited for others to begin meets nobody any more: two operations on it would write
+ * where a peer may still read what it told of this one. It notes that in its meeting with itself, which has no other
+ * use. */
+KOLO_DEV kolo_cuda_meeting_t *kolo_meeting_own(const kolo_cuda_args_t &c)
+{
+    return kolo_meeting(&c.layout, kolo_region(c.regions, c.rank), c.rank, kolo_bid(), 0);
+}
+KOLO_DEV bool kolo_meetings_ended(const kolo_cuda_args_t &c)
+{
+    const kolo_cuda_meeting_t *m = kolo_meeting_own(c);
+    return m->begin != m->end; /* both begin at what all counters begin at */
+}
+KOLO_DEV void kolo_meetings_end(const kolo_cuda_args_t &c)
+{
+    kolo_cuda_meeting_t *m = kolo_meeting_own(c);
+    if (kolo_tid() == 0) m->begin = m->end + 1;
+}
+
 typedef enum { KOLO_BEGIN, KOLO_GIVEN, KOLO_SUMMED, KOLO_END } kolo_stop_t;
 KOLO_DEV uint32_t *kolo_meeting_flag(kolo_cuda_meeting_t *m, kolo_stop_t stop)
 {

@@ -135,7 +135,7 @@ bool kolo_cuda_reaches(kolo_cu_device_t device, const void *p, bool legacy)
     return r == KOLO_CU_SUCCESS && flags == KOLO_CU_ACCESS_READ_WRITE;
 }
 
-/* memset on a stream of its own: the default stream would wait for the user's work. */
+/* Clears on a stream of its own: the default stream would wait for the user's work. */
 static kolo_status_t clear(const kolo_cuda_device_t *d, const kolo_mem_t *mem)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();

@@ -265,7 +265,8 @@ static kolo_status_t lead(void *queue, uint64_t at, void *stream)
 
 /* ---- times ---- */
 
-/* The device's clock beside the host's: an event that is recorded and waited for. Once, when nothing is queued. */
+/* Sets the device's clock beside the host's by an event that is recorded and waited for. Once, when nothing is
+ * queued. */
 static kolo_status_t drop_anchor(queue_t *q)
 {
     kolo_cu_result_t r = record(q, &q->anchor, 0);

@@ -140,8 +140,8 @@ static void look_now_and_then(kolo_adapter_t *adapter)
     }
 }
 
-/* True once this thread has announced that it will sleep: peers ring from now on, so every channel must be checked
- * once more. */
+/* Tells whether this thread has announced that it will sleep: peers ring from now on, so every channel must be
+ * checked once more. */
 static bool is_asleep(const kolo_adapter_t *adapter)
 {
     return atomic_load_explicit(kolo_onesided_domain_waker(adapter->domain)->asleep, memory_order_relaxed) != 0;

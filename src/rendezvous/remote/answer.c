@@ -40,7 +40,7 @@ void kolo_answer_free(kolo_answer_t *answer)
     adapter->nspare++;
 }
 
-/* A free list, last freed first: malloc() caches only seven blocks of a size. */
+/* Takes one of a free list, last freed first: malloc() caches only seven blocks of a size. */
 static kolo_answer_t *new_answer(kolo_adapter_t *adapter)
 {
     kolo_answer_t *answer = adapter->spare;
@@ -57,7 +57,7 @@ static kolo_status_t refuse(kolo_channel_t *channel, uint32_t index, kolo_status
     return kolo_channel_send(channel, &message);
 }
 
-/* On whatever thread it comes. */
+/* Hands a value to its answer, on whatever thread it comes. */
 static void value_ready(void *arg, kolo_status_t status, const char *why, const kolo_transfer_args_t *sender,
                         const kolo_transfer_args_t *receiver, kolo_value_t *value)
 {
@@ -167,7 +167,7 @@ kolo_status_t kolo_answer_ready(kolo_answer_t *answer)
     return status;
 }
 
-/* Only for keys whose destination is the task that asks. */
+/* Says how far an edge was sent, only for keys whose destination is the task that asks. */
 kolo_status_t kolo_answer_step(kolo_channel_t *channel, const kolo_message_t *m, const kolo_tensor_key_t *key)
 {
     kolo_adapter_t *adapter = channel->adapter;
@@ -191,7 +191,7 @@ kolo_status_t kolo_answer_memory(kolo_channel_t *channel, const kolo_message_t *
     return send_value(answer);
 }
 
-/* False: its value comes at this moment. */
+/* Gives an answer's receive up; false: its value comes at this moment. */
 static bool give_up(kolo_answer_t *answer)
 {
     if (!kolo_rendezvous_give_up(answer->receive)) return false;

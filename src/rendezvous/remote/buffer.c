@@ -80,7 +80,7 @@ static kolo_status_t write_first(kolo_channel_t *channel, kolo_tensor_buffer_t *
     return KOLO_OK;
 }
 
-/* As far as it goes now. */
+/* Moves a buffer as far as it goes now. */
 static kolo_status_t move_on(kolo_channel_t *channel, kolo_tensor_buffer_t *buffer)
 {
     if (buffer->first == NULL || buffer->asked || buffer->local_busy || buffer->remote_busy) return KOLO_OK;
@@ -140,7 +140,8 @@ static kolo_tensor_buffer_t *find_number(kolo_channel_t *channel, uint32_t numbe
     return NULL;
 }
 
-/* The number that writes to it say follows from its name; two names that make the same get different ones. */
+/* Chooses the number that writes to it say: it follows from its name, and two names that make the same get
+ * different ones. */
 static uint32_t choose_number(kolo_channel_t *channel, const kolo_tensor_buffer_t *buffer)
 {
     uint32_t number = (uint32_t)kolo_key_hash(buffer->name) & (KOLO_NOTICE_ACK - KOLO_NOTICE_BUFFER - 1);

@@ -95,14 +95,15 @@ kolo_status_t kolo_channel_write(kolo_channel_t *channel, const kolo_onesided_wr
 
 /* ---- messages out ---- */
 
-/* Where a message begins when the one before it ends at `at`. */
+/* Returns where a message begins when the one before it ends at `at`. */
 static uint64_t place(uint64_t at, size_t length)
 {
     uint64_t left = KOLO_CHANNEL_MAILBOX - at % KOLO_CHANNEL_MAILBOX;
     return length <= left ? at : at + left;
 }
 
-/* Mapped by itself: most channels never touch more than its first page, and malloc may fill what it gives out. */
+/* Maps the outbox by itself: most channels never touch more than its first page, and malloc may fill what it gives
+ * out. */
 static kolo_status_t make_outbox(kolo_channel_t *channel)
 {
     void *p = mmap(NULL, KOLO_CHANNEL_MAILBOX, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
@@ -212,7 +213,7 @@ static kolo_status_t greeted(kolo_channel_t *channel, const kolo_message_t *hell
     return KOLO_OK;
 }
 
-/* key: its name, if that is one. bytes: what is behind its head, where the peer has written it. */
+/* Handles a message. key: its name, if that is one. bytes: what the peer has written behind its head. */
 static kolo_status_t handle(kolo_channel_t *channel, const kolo_message_t *m, const kolo_tensor_key_t *key,
                             const uint8_t *bytes)
 {
@@ -272,7 +273,7 @@ static kolo_status_t acknowledge(kolo_channel_t *channel)
     return kolo_channel_write(channel, &ack);
 }
 
-/* Of `length` bytes, at the place where it is due. */
+/* Takes a message of `length` bytes at the place where it is due. */
 static kolo_status_t take_message(kolo_channel_t *channel, uint64_t length)
 {
     uint8_t copy[KOLO_MESSAGE_TEXT_BYTES]; /* the peer could change what it has sent while we look */

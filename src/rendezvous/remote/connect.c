@@ -84,7 +84,7 @@ void kolo_adapter_fail_pending(kolo_adapter_t *adapter, kolo_peer_task_t *peer, 
     }
 }
 
-/* For threads that wait for a task without a receive (kolo_server_incarnation()). */
+/* Notes a failure for threads that wait for a task without a receive (kolo_server_incarnation()). */
 static void note_failure(kolo_adapter_t *adapter, int task, kolo_status_t status, const char *why)
 {
     kolo_call_failure_t *failure = &adapter->failures[task];

@@ -121,7 +121,8 @@ void kolo_fetch_end(kolo_channel_t *channel, kolo_fetch_t *request, kolo_status_
 
 /* ---- asking ---- */
 
-/* Memory for a value of this shape, which the peer may write to: the destination, where that works and pays. */
+/* Exposes memory for a value of this shape, which the peer may write to: the destination, where that works and
+ * pays. */
 static kolo_status_t expose(kolo_channel_t *channel, kolo_fetch_t *request, const kolo_shape_t *shape)
 {
     void *into = kolo_fetch_into(request);
@@ -228,7 +229,7 @@ void *kolo_fetch_into(const kolo_fetch_t *request)
 
 /* ---- answers ---- */
 
-/* The value came with the message. */
+/* Takes a value that came with the message. */
 static kolo_status_t take_carried(kolo_channel_t *channel, kolo_fetch_t *request, const kolo_message_t *m,
                                   const uint8_t *bytes)
 {

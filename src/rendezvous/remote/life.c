@@ -57,7 +57,7 @@ kolo_status_t kolo_adapter_start(kolo_adapter_t *adapter)
     return kolo_adapter_listen(adapter);
 }
 
-/* The thread has ended: this one is the adapter's now. */
+/* Ends channels, requests and answers. The thread has ended: this one is the adapter's now. */
 static void end_all(kolo_adapter_t *adapter)
 {
     static const char why[] = "this task's server has been stopped";
@@ -112,7 +112,7 @@ static void describe_served(void *arg, char *buf, size_t bytes)
              atomic_load(&adapter->served), adapter->tasks[adapter->me].name);
 }
 
-/* They are between two instructions: a send that found the request before it was given up. */
+/* Waits for answers that are between two instructions: a send that found the request before it was given up. */
 static void await_served(kolo_adapter_t *adapter)
 {
     kolo_wait_t wait;

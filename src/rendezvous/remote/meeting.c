@@ -201,7 +201,7 @@ static bool read_address(const char *text, kolo_address_t *address)
     return kolo_address_check(address) == NULL;
 }
 
-/* A door that has become known: whoever looks for it goes on. */
+/* Takes a door that has become known: whoever looks for it goes on. */
 static kolo_status_t learn(kolo_adapter_t *adapter, int task, const door_t *door)
 {
     kolo_meeting_t *meeting = adapter->meeting;

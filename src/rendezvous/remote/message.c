@@ -52,7 +52,7 @@ size_t kolo_message_encode(const kolo_message_t *message, uint8_t bytes[KOLO_MES
     return KOLO_MESSAGE_HEAD_BYTES + n;
 }
 
-/* A shape must be one that a value can have; where there is none, nothing stands in its place. */
+/* Checks that a shape is one that a value can have; where there is none, nothing stands in its place. */
 static const char *check_shape(const uint8_t *bytes, const kolo_message_t *m)
 {
     uint64_t least;

@@ -25,7 +25,7 @@ struct kolo_lane_calls {
     lane_call_t call[MOST];
 };
 
-/* On the progress thread. */
+/* Takes a call that has ended, on the progress thread. */
 static void called(void *arg, kolo_status_t status, kolo_socket_t socket, const char *text)
 {
     lane_call_t *call = arg;

@@ -5,6 +5,7 @@
  */
 #include "clients.h"
 
+#include <pthread.h>
 #include <string.h>
 
 enum { CALLS = 40, SHORT = 500 };
@@ -96,6 +97,34 @@ static bool then_a_replay(kit_team_t *t)
     return kit_case_end(t, good, "a replay behind many calls");
 }
 
+static void *let_go_soon(void *arg)
+{
+    for (int k = 0; k < 500; k++) kit_nap();
+    kit_let_go(arg);
+    return NULL;
+}
+
+/* The program queues a replay, of which the communicator hears nothing. */
+static bool then_a_wait_for_a_replay(kit_team_t *t)
+{
+    kit_rank_t *r = &t->ranks[0];
+    void *plan = NULL, *graph = NULL;
+    pthread_t thread;
+    if (t->n > 1) return true;
+    bool good = many(t, 66, false, false, r->streams) && kit_sync(r, r->streams[0]) &&
+                clients_put(r, C, SHORT, 99, r->streams[0]) && kit_sync(r, r->streams[0]);
+    good = good && kit_capture(r, r->streams[1]) && sum(r, B, C, r->streams[1]);
+    good = kit_captured(r, r->streams[1], &plan) && good && kit_graph(r, plan, &graph);
+    good = good && kit_hold(r, r->streams[1]) && kit_replay(r, graph, r->streams[1]);
+    if (!good || pthread_create(&thread, NULL, let_go_soon, r)) return false;
+    good = KIT_OK(kolo_comm_synchronize(r->comm));
+    good = clients_is_sum(r, C, SHORT, 66, 2, r->streams[0], "after a wait for a replay") && good;
+    pthread_join(thread, NULL);
+    good = kit_sync(r, r->streams[1]) && good;
+    kit_graph_end(graph);
+    return kit_case_end(t, good, "a wait for a replay that a held stream has");
+}
+
 static bool then_the_end(kit_team_t *t)
 {
     kolo_config_t config = KOLO_CONFIG_INITIALIZER;
@@ -125,7 +154,8 @@ bool clients_behind(kit_team_t *t)
     for (int i = 0; i < t->n; i++) first[i] = t->ranks[i].comm;
     if (!kit_comms_make(t, &config)) return false;
     bool good = then_on_another_stream(t, false, false) && then_on_another_stream(t, true, false) &&
-                then_on_another_stream(t, false, true) && then_the_end(t) && then_a_replay(t);
+                then_on_another_stream(t, false, true) && then_the_end(t) && then_a_replay(t) &&
+                then_a_wait_for_a_replay(t);
     if (good) kit_comms_end(t);
     for (int i = 0; i < t->n; i++) t->ranks[i].comm = first[i];
     return good;

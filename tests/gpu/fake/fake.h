@@ -111,7 +111,8 @@ __attribute__((visibility("default"))) long fake_calls(const char *function);
 /* May work on a stream of `device` use [p, p + bytes)? Says why not. `pageable`: may be plain host memory, which is
  * told in *pageable. Lock held. */
 bool fake_usable_locked(uintptr_t p, size_t bytes, int device, bool *pageable, const char *what);
-bool fake_is_host_locked(uintptr_t p); /* pinned, registered, or unknown to the driver */
+bool fake_is_host_locked(uintptr_t p);   /* pinned, registered, or unknown to the driver */
+bool fake_is_mapped_locked(uintptr_t p); /* virtual memory, as the flags of kernels are in */
 
 /* ---- keys.c ---- */
 

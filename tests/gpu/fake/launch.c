@@ -172,6 +172,7 @@ kolo_cu_result_t cuModuleLoadData(kolo_cu_module_t *module, const void *image)
     struct CUmod_st *m = calloc(1, sizeof *m);
     if (!m) abort();
     m->ctx = ctx;
+    fake_await_all(ctx); /* as the real one, which has to place it */
     pthread_mutex_lock(&fake_lock);
     m->next = modules;
     modules = m;

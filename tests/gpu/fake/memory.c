@@ -147,6 +147,12 @@ bool fake_is_host_locked(uintptr_t p)
     return !r || r->kind == PINNED || r->kind == REGISTERED;
 }
 
+bool fake_is_mapped_locked(uintptr_t p)
+{
+    const range_t *r = fake_find_locked(p, false);
+    return r && r->kind == MAPPED;
+}
+
 static const range_t *reserved_locked(uintptr_t p)
 {
     for (const range_t *r = ranges; r; r = r->next)

@@ -102,7 +102,31 @@ static void a_late_rank_is_named_in_the_log(me_t *me)
     EQ(at(me, a, 9), me->n);
 }
 
+/* What the stream has still to write is waited for where the scalar is read at once (through host memory), but not
+ * for longer than an operation. */
+static void a_scalar_behind_a_busy_stream(me_t *me)
+{
+    struct timespec began, now;
+    ncclRedOp_t op;
+    float *scalar = floats(me, 1, 2), *a = floats(me, 10, 1);
+    const char *limit = getenv("KOLO_NCCL_WAIT_MS");
+    if (!on_gpu() || !limit || atoi(limit) > 1000) return;
+    works(me, me->comm, me->n);
+    delay_stream(me, 6000);
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    IS(ncclRemoteError, ncclRedOpCreatePreMulSum(&op, scalar, ncclFloat32, ncclScalarDevice, me->comm));
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    FACT(now.tv_sec - began.tv_sec < 4);
+    FACT(strstr(ncclGetLastError(NULL), "the scalar of ncclRedOpCreatePreMulSum") != NULL);
+    sync_stream(me);
+    OK(ncclRedOpCreatePreMulSum(&op, scalar, ncclFloat32, ncclScalarDevice, me->comm));
+    OK(ncclAllReduce(a, a, 10, ncclFloat32, op, me->comm, me->stream));
+    OK(ncclRedOpDestroy(op, me->comm));
+    EQ(at(me, a, 9), 2.0F * (float)me->n);
+}
+
 const case_t late_cases[] = {
+    {"a_scalar_behind_a_busy_stream", a_scalar_behind_a_busy_stream, EACH},
     {"a_late_rank_is_named", a_late_rank_is_named, EACH},
     {"a_late_rank_is_named_by_finalize_and_destroy", a_late_rank_is_named_by_finalize_and_destroy, EACH},
     {"a_late_rank_is_named_in_the_log", a_late_rank_is_named_in_the_log, EACH},
