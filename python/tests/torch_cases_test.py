@@ -113,8 +113,11 @@ def run_case(module, cls, name, rank, ranks, backend, folder):
         return "FAIL", f"{type(e).__name__}: {str(e).strip()}"
     finally:
         signal.alarm(0)
-        with contextlib.suppress(Exception):
+        try:
             dist.destroy_process_group()
+        except Exception:  # a group that had failed says so: the next case must not find it
+            with contextlib.suppress(Exception):
+                dist.distributed_c10d._abort_process_group()
 
 
 def work(args):

@@ -63,7 +63,7 @@ static struct {
     int listen_fd;
     kolo_watch_t *listen_watch;
     kolo_timer_t *timer;
-    bool paused; /* the listener is not watched: too many pending */
+    bool paused; /* the listener is not watched: too many are pending, or there is no descriptor for one more */
     caller_t *callers;
     kolo_fdpass_counters_t counters;
 } server = {.life = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .listen_fd = -1};
@@ -277,20 +277,27 @@ fail:
     kolo_fd_close(fd);
 }
 
+/* Lets callers wait in the kernel's backlog until the next tick: there is no room for them, or no descriptor. */
+static void pause_listening(void)
+{
+    pthread_mutex_lock(&server.lock);
+    server.counters.refused_full++;
+    pthread_mutex_unlock(&server.lock);
+    server.paused = kolo_watch_mod(server.listen_watch, 0) == KOLO_OK;
+    keep_ticking();
+}
+
 static void on_listener(void *arg, int listen_fd, uint32_t events)
 {
     (void)arg;
     (void)events;
     for (int i = 0; i < ACCEPTS_A_TURN; i++) {
-        if (server.counters.pending >= MAX_PENDING || server.counters.connections >= MAX_CONNECTIONS) {
-            pthread_mutex_lock(&server.lock);
-            server.counters.refused_full++;
-            pthread_mutex_unlock(&server.lock);
-            server.paused = kolo_watch_mod(server.listen_watch, 0) == KOLO_OK;
-            keep_ticking();
+        bool full = server.counters.pending >= MAX_PENDING || server.counters.connections >= MAX_CONNECTIONS;
+        int fd = full ? -1 : kolo_fd_accept(listen_fd, NULL, NULL);
+        if (full || (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)) {
+            pause_listening(); /* who waits keeps the socket readable: it would be tried without end */
             return;
         }
-        int fd = kolo_fd_accept(listen_fd, NULL, NULL);
         if (fd < 0) return;
         KOLO_FAIL_POINT("wire.fdpass.caller");
         if (same_user(fd)) {

@@ -53,7 +53,17 @@ static bool await_refusal(void)
     return false;
 }
 
-/* The child: 'l' makes the late offer, 'c' answers with its counters, end of file ends it. */
+/* No descriptor is free any more, or (false) again. */
+static void use_up_descriptors(bool all)
+{
+    static struct rlimit before;
+    if (all && getrlimit(RLIMIT_NOFILE, &before) != 0) _exit(11);
+    struct rlimit limit = {all ? 3 : before.rlim_cur, before.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) _exit(12);
+}
+
+/* The child: 'l' makes the late offer, 'c' answers with its counters, 'u' uses up its descriptors and 'f' frees
+ * them, end of file ends it. */
 static void serve(int command, int answer)
 {
     uint8_t address[16];
@@ -69,6 +79,7 @@ static void serve(int command, int answer)
             if (!await_refusal()) _exit(10);
             if (kolo_fdpass_offer(name_late, key, fds, 1, 1) != KOLO_OK) _exit(8);
         }
+        if (c == 'u' || c == 'f') use_up_descriptors(c == 'u');
         kolo_fdpass_get_counters(&counters);
         if (c == 'c' && write(answer, &counters, sizeof counters) < 0) _exit(9);
     }
@@ -266,6 +277,23 @@ static void silent_callers_do_not_stop_others(void **state)
     for (int i = 0; i < SILENT; i++) kolo_fd_close(silent[i]);
 }
 
+/* A server without a descriptor for its caller looks again now and then, and serves it once there is one. */
+static void a_caller_waits_while_there_is_no_descriptor(void **state)
+{
+    service_t *service = (service_t *)*state;
+    char hello[256];
+    assert_int_equal(write(service->command, "u", 1), 1);
+    assert_int_equal(counters_of(service).refused_full, 0); /* it has read that */
+    int fd = knock(service);
+    assert_true(fd >= 0);
+    uint64_t limit = kolo_deadline_ms(10000);
+    while (counters_of(service).refused_full == 0 && kolo_now_ns() < limit) poll(NULL, 0, 5);
+    assert_true(counters_of(service).refused_full > 0);
+    assert_int_equal(write(service->command, "f", 1), 1);
+    assert_int_equal(recv(fd, hello, sizeof hello, 0), sizeof(kolo_fdpass_hello_t));
+    kolo_fd_close(fd);
+}
+
 static void noise_is_refused(void **state)
 {
     service_t *service = (service_t *)*state;
@@ -368,6 +396,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_offer_may_come_later, start_service, stop_service),
         cmocka_unit_test_setup_teardown(a_wrong_key_gets_nothing, start_service, stop_service),
         cmocka_unit_test_setup_teardown(silent_callers_do_not_stop_others, start_service, stop_service),
+        cmocka_unit_test_setup_teardown(a_caller_waits_while_there_is_no_descriptor, start_service, stop_service),
         cmocka_unit_test_setup_teardown(noise_is_refused, start_service, stop_service),
         cmocka_unit_test_setup(death_of_the_server_is_seen, start_service),
         cmocka_unit_test(a_forked_child_starts_afresh),

@@ -75,13 +75,15 @@ def run_continuous(cls, method, rank, ranks, path):
     cls._run_test_given_id(f"{cls.__name__}.{method}")
 
 
-def run_processes(common, cls, method, rank, path):
+def run_processes(common, cls, method, rank, ranks, path):
     """As the process that MultiProcessTestCase would have started. What its setUp() sets in the environment is there too."""
     cls._spawn_processes = lambda self: None
     cls._spawn_threads = lambda self: None
     first = cls(method)
     first.setUp()
     os.unlink(first.file_name)
+    if int(first.world_size) > ranks:
+        raise unittest.SkipTest(f"wants {first.world_size} ranks")
     if rank >= int(first.world_size):
         return
 
@@ -118,7 +120,7 @@ def run_case(folder, name, rank, ranks, path):
         if issubclass(cls, d.MultiProcContinuousTest):
             run_continuous(cls, method, rank, ranks, path)
         elif issubclass(cls, d.MultiProcessTestCase):
-            run_processes(common, cls, method, rank, path)
+            run_processes(common, cls, method, rank, ranks, path)
         else:
             return "skip", "is not of several processes"
         return "pass", ""

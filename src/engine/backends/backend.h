@@ -84,6 +84,15 @@ typedef struct kolo_backends {
     int norder[KOLO_MOVES];
 } kolo_backends_t;
 
+/* Tells whether parts are equal, one behind the other (NULL: they are), which all ranks see alike where they have
+ * the same tables. */
+static inline bool kolo_backend_is_even(const size_t *counts, const size_t *displs, int n)
+{
+    for (int r = 1; r < n; r++)
+        if (counts[r] != counts[0] || (displs && displs[r] != displs[0] + (size_t)r * counts[0])) return false;
+    return true;
+}
+
 /* Reads an order such as "hierarchical,mpi;broadcast=kolo": lists for all operations and for single ones. */
 kolo_status_t kolo_backends_parse(kolo_backends_t *b, const char *text);
 /* The same for KOLO_ENGINE_BACKENDS, when the parameters are loaded. */

@@ -11,15 +11,6 @@
 
 #include <stdio.h>
 
-/* Tells whether parts are equal, one behind the other, which all ranks see alike where they have the same tables.
- * */
-static bool is_even(int ranks, const size_t *counts, const size_t *displs)
-{
-    for (int r = 1; r < ranks; r++)
-        if (counts[r] != counts[0] || (displs && displs[r] != displs[0] + (size_t)r * counts[0])) return false;
-    return true;
-}
-
 /* Runs the move on a communicator. */
 static kolo_status_t run(void *comm, const kolo_move_t *m)
 {
@@ -31,7 +22,7 @@ static kolo_status_t run(void *comm, const kolo_move_t *m)
     case KOLO_WORK_ALL_REDUCE:
         return kolo_all_reduce(m->in, m->out, m->count, n->type, n->op, comm, m->stream);
     case KOLO_WORK_ALL_GATHER:
-        if (device && is_even(ranks, m->counts, m->displs))
+        if (device && kolo_backend_is_even(m->counts, m->displs, ranks))
             return kolo_all_gather(m->in, (char *)m->out + m->displs[0] * kolo_type_size(n->type), m->counts[0],
                                    n->type, comm, m->stream);
         return kolo_all_gatherv(m->in, m->out, m->counts, m->displs, n->type, comm, m->stream);
@@ -41,7 +32,7 @@ static kolo_status_t run(void *comm, const kolo_move_t *m)
         return kolo_all_to_allv(m->in, m->counts, m->displs, m->out, m->recv_counts, m->recv_displs, n->type, comm,
                                 m->stream);
     case KOLO_WORK_REDUCE_SCATTER:
-        if (device && is_even(ranks, m->counts, NULL))
+        if (device && kolo_backend_is_even(m->counts, NULL, ranks))
             return kolo_reduce_scatter(m->in, m->out, m->counts[0], n->type, n->op, comm, m->stream);
         return kolo_reduce_scatterv(m->in, m->out, m->counts, NULL, n->type, n->op, comm, m->stream);
     default:

@@ -140,13 +140,6 @@ void kolo_engine_nccl_free(void *nccl)
 
 /* ---- operations ---- */
 
-static bool is_even(const size_t *counts, const size_t *displs, int n)
-{
-    for (int r = 1; r < n; r++)
-        if (counts[r] != counts[0] || (displs && displs[r] != displs[0] + (size_t)r * counts[0])) return false;
-    return true;
-}
-
 /* Makes a group of what NCCL has where it has no form for different lengths. Within a group errors are its end's.
  * */
 static int gather_pieces(const kolo_nccl_t *c, const kolo_move_t *m)
@@ -202,12 +195,12 @@ static int queue(const kolo_nccl_t *c, const kolo_move_t *m, const char **what)
         return n->broadcast(m->in ? m->in : m->out, m->out, m->count, type, m->root, c->comm, m->stream);
     case KOLO_WORK_ALL_GATHER:
         *what = "ncclAllGather";
-        if (!is_even(m->counts, m->displs, c->size)) return gather_pieces(c, m);
+        if (!kolo_backend_is_even(m->counts, m->displs, c->size)) return gather_pieces(c, m);
         return n->all_gather(m->in, (char *)m->out + m->displs[0] * kolo_type_size(m->need.type), m->counts[0],
                              type, c->comm, m->stream);
     case KOLO_WORK_REDUCE_SCATTER:
         *what = "ncclReduceScatter";
-        if (!is_even(m->counts, NULL, c->size)) return reduce_pieces(c, m);
+        if (!kolo_backend_is_even(m->counts, NULL, c->size)) return reduce_pieces(c, m);
         return n->reduce_scatter(m->in, m->out, m->counts[0], type, ops[m->need.op], c->comm, m->stream);
     default:
         *what = "ncclSend and ncclRecv";
