@@ -6,6 +6,7 @@
  */
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "oob/leave.h"
 #include "wire/tcp/tcp.h"
 
 #include <errno.h>
@@ -197,9 +198,13 @@ static bool is_alive(const kolo_tcp_conn_t *conn)
     return !conn->closed && conn->status == KOLO_OK;
 }
 
+/* Notes it. A process that has left and then ends by _exit() says no farewell here: whoever needs nothing more from
+ * it goes on. */
 static void note_failure(kolo_tcp_conn_t *conn)
 {
+    kolo_oob_t *oob = conn->state->ctx->oob;
     kolo_debug("tcp", "%s", conn->error);
+    if (!conn->orderly && oob && kolo_oob_has_left(oob, conn->peer)) conn->orderly = true;
     if (kolo_tcp_is_carrier(conn) && !conn->orderly && conn->mate->status == KOLO_OK)
         kolo_tcp_conn_fail(conn->mate, conn->status, "its carrier failed: %.*s", 200, conn->error);
 }
