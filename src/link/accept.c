@@ -279,12 +279,13 @@ static void caller_said_hello(caller_t *caller)
 static void caller_sent_frame(caller_t *caller)
 {
     static const uint8_t ack = KOLO_FRAME_ACK;
-    kolo_listener_t *listener = caller->listener;
+    const kolo_listener_t *listener = caller->listener;
+    const kolo_listener_ops_t *ops = listener->ops;
     kolo_socket_t socket = caller_take_socket(caller);
     caller_unlink(caller); /* first: the owner may close the listener */
-    listener->ops->accepted(listener->owner, &caller->claim, socket, caller->frame);
+    ops->accepted(listener->owner, &caller->claim, socket, caller->frame);
     caller_free(caller);
-    if (listener->ops->keeps) return;
+    if (ops->keeps) return;
     send(socket.fd, &ack, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     kolo_socket_leave(&socket);
 }
