@@ -88,6 +88,7 @@ typedef struct kolo_exec_env {
     void *host_arg;
     uint32_t start; /* number of the first operation; cyclic */
     bool by_pci;    /* some of its GPUs reach each other by the PCI bus, where long stores may come in parts */
+    bool one_fold;  /* all ranks' values are to be folded at once, in their order (config.order) */
     /* For an executor that runs plans: the plan that is asked for, where one is forced for that collective, else
      * NULL. The same on all ranks. NULL: none is forced for any. The executor frees them. */
     kolo_status_t (*plan)(void *arg, const kolo_exec_plan_ask_t *ask, kolo_plan_t **plan);

@@ -21,13 +21,15 @@ uint64_t ordered_draw(uint64_t *seed)
     return *seed;
 }
 
-/* What rank r has at place i: of very different sizes, so that any other order gives other bits. */
-static double given(int r, size_t i)
+/* What rank r has at place i: of very different sizes, so that another order gives other bits. Sums of eleven bits
+ * are exact as long as exponents are near each other: those of the types with many bits are far apart. */
+static double given(int type, int r, size_t i)
 {
+    static const unsigned sizes_apart[TYPES] = {24, 20, 5, 61, 5, 5};
     uint64_t x = (i * 31u + (uint64_t)r * 7919u + 1) * UINT64_C(0x9e3779b97f4a7c15);
     x ^= x >> 31;
     double v = (double)(int64_t)(x % 2001) - 1000;
-    return v / 1024 * (double)(1u << x / 4096 % 5);
+    return v / 1024 * (double)(UINT64_C(1) << x / 4096 % sizes_apart[type]);
 }
 
 static void put(int type, void *at, size_t i, double v)
@@ -77,11 +79,11 @@ static float widened(int type, double v)
 /* The definition. */
 static void fold(int type, kolo_op_t op, int n, size_t i, void *out)
 {
-    volatile float sum = widened(type, given(0, i)); /* each step is rounded to a float32 */
-    volatile double wide = given(0, i);
+    volatile float sum = widened(type, given(type, 0, i)); /* each step is rounded to a float32 */
+    volatile double wide = given(type, 0, i);
     for (int r = 1; r < n; r++) {
-        sum = op == KOLO_PROD ? sum * widened(type, given(r, i)) : sum + widened(type, given(r, i));
-        wide = op == KOLO_PROD ? wide * given(r, i) : wide + given(r, i);
+        sum = op == KOLO_PROD ? sum * widened(type, given(type, r, i)) : sum + widened(type, given(type, r, i));
+        wide = op == KOLO_PROD ? wide * given(type, r, i) : wide + given(type, r, i);
     }
     if (op == KOLO_AVG) {
         sum = sum / (float)n;
@@ -107,7 +109,7 @@ ordered_case_t ordered_make(uint64_t *seed, int n)
 
 void ordered_fill(const ordered_case_t *c, int rank, void *src)
 {
-    for (size_t i = c->begin; i < c->begin + c->count; i++) put(c->type, src, i, given(rank, i));
+    for (size_t i = c->begin; i < c->begin + c->count; i++) put(c->type, src, i, given(c->type, rank, i));
 }
 
 kolo_status_t ordered_call(const ordered_case_t *c, int nranks, char *src, char *dst, kolo_comm_t comm,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The kernels made for their collectives follow verified plans: one step by lines, lines of 128 bytes and stages;
- * two steps by stages; and the same without stages, by stores and loads in the peers' buffers. Each block tells its
- * steps (gpu/cuda/steps.h); a block is held against the plan of the same algorithm as a replica of it, and all
- * blocks together must move each byte of each chunk once, from where its taker expects it. Ranks are streams of the
- * fake driver. Values are compared by gpu_conform.
+ * two steps by stages; the same without stages, by stores and loads in the peers' buffers; a chain. Each
+ * block tells its steps (gpu/cuda/steps.h); a block is held against the plan of the same algorithm as a replica of
+ * it, and all blocks together must move each byte of each chunk once, from where its taker expects it. Ranks are
+ * streams of the fake driver. Values are compared by gpu_conform.
  */
 #include "../../tools/tuning/gpu_spread.h"
 #include "algo/test_shapes.h"
@@ -37,6 +37,7 @@ typedef enum {
     WAY_STAGES,
     WAY_UNALIGNED,
     WAY_PIPED,
+    WAY_CHAIN,
     WAY_REACHED,
     WAY_GIVEN
 } way_t;
@@ -85,6 +86,7 @@ static const row_t rows[] = {
     {KOLO_COLL_REDUCE_SCATTER, WAY_UNALIGNED, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_ALL_REDUCE, WAY_PIPED, KOLO_ALGO_DIRECT},
     {KOLO_COLL_REDUCE, WAY_PIPED, KOLO_ALGO_DIRECT}, /* gpu_emit_owned_reduce() */
+    {KOLO_COLL_REDUCE, WAY_CHAIN, KOLO_ALGO_RING},
     {KOLO_COLL_ALL_REDUCE, WAY_REACHED, KOLO_ALGO_DIRECT},
     {KOLO_COLL_ALL_REDUCE, WAY_GIVEN, KOLO_ALGO_DIRECT},
     {KOLO_COLL_REDUCE, WAY_REACHED, KOLO_ALGO_DIRECT},    /* of more than two gpu_emit_owned_reduce() */
@@ -102,6 +104,7 @@ static const char *const way_names[] = {
     [WAY_STAGES] = "stages",
     [WAY_UNALIGNED] = "stages, since a buffer is not aligned",
     [WAY_PIPED] = "tiles under way in both steps",
+    [WAY_CHAIN] = "tiles from neighbour to neighbour",
     [WAY_REACHED] = "buffers that are reached",
     [WAY_GIVEN] = "stores alone",
 };
@@ -135,9 +138,17 @@ static void hear(const kolo_cuda_told_t *step)
 static void fill_state(kolo_cuda_state_t *s, uint32_t n, way_t way)
 {
     memset(s, 0, sizeof *s);
-    s->limits = (kolo_cuda_limits_t){
-        .blocks = 4, .ll_blocks = 8, .ll128_blocks = 8, .give = 1, .pipe = UINT64_MAX, .pipe_reduce = UINT64_MAX};
+    s->limits = (kolo_cuda_limits_t){.blocks = 4,
+                                     .ll_blocks = 8,
+                                     .ll128_blocks = 8,
+                                     .give = 1,
+                                     .pipe = UINT64_MAX,
+                                     .pipe_reduce = UINT64_MAX,
+                                     .chain = UINT64_MAX,
+                                     .chain_blocks = 4,
+                                     .chain_row = 12 << 10};
     if (way == WAY_PIPED) s->limits.pipe = s->limits.pipe_reduce = 0;
+    if (way == WAY_CHAIN) s->limits.chain = 0;
     if (way == WAY_LINES_TWO) s->limits.ll128_two = UINT64_MAX;
     if (way == WAY_LINES) s->limits.ll_all_reduce = s->limits.ll_others = UINT64_MAX;
     if (way == WAY_LINES_128)
@@ -239,6 +250,7 @@ static void launch(const case_t *c, uint32_t rank, kolo_cuda_state_t *s)
     assert_int_equal(kolo_cuda_choose(s, &call, &a.c, &family, &grid), KOLO_OK);
     assert_int_equal(family == KOLO_CUDA_LL, c->row->way == WAY_LINES);
     assert_int_equal(family == KOLO_CUDA_LL128, c->row->way == WAY_LINES_128 || c->row->way == WAY_LINES_TWO);
+    assert_int_equal(family == KOLO_CUDA_CHAIN, c->row->way == WAY_CHAIN);
     if (c->row->way == WAY_PIPED) a.c.piped = 1; /* also a reduce between two, which the limits leave to loads */
     void *params[] = {&a};
     assert_int_equal(api->launch(kernels->collective[family][KOLO_FLOAT32], grid.blocks, 1, 1, 32, 1, 1, 0,
@@ -308,10 +320,12 @@ static size_t steps_of(const case_t *c, uint32_t rank, uint32_t block, kolo_trac
     return n;
 }
 
-/* Operands are taken in the order of ranks, this rank's own in its place. */
+/* Operands are taken in the order of ranks, this rank's own in its place; from neighbour to neighbour in another.
+ */
 static void check_order(const case_t *c, uint32_t rank, uint32_t block)
 {
     uint32_t next = 0;
+    if (c->row->way == WAY_CHAIN) return;
     for (uint32_t i = 0; i < told.n && kolo_coll_reduces(c->row->coll); i++) {
         const kolo_cuda_told_t *t = &told.steps[i];
         if (t->rank != rank || t->block != block || t->sends || t->phase) continue;
@@ -393,8 +407,9 @@ static void kernels_follow_their_plans(void **state)
         for (uint32_t n = 2; n <= RANKS; n++)
             for (size_t k = 0; k < KOLO_COUNTOF(elems); k++) {
                 if (rows[i].way == WAY_LINES_TWO && n == 2) continue; /* there it goes in one */
+                if (rows[i].way == WAY_CHAIN && n == 2) continue;     /* stores to one alone anyway */
                 /* Lines have less room; direct ones go in many turns. */
-                bool stages = rows[i].way >= WAY_STAGES && rows[i].way <= WAY_PIPED;
+                bool stages = rows[i].way >= WAY_STAGES && rows[i].way <= WAY_CHAIN;
                 uint64_t e = !stages && elems[k] > 3008 ? 3008 : elems[k];
                 if (rows[i].way == WAY_LINES_TWO) e = 480 << k; /* whole lines a part */
                 run_case(&rows[i], n, kolo_coll_rooted(rows[i].coll) ? (n + (uint32_t)k) % n : 0, e);

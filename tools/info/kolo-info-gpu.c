@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kolo-info --explain ... --gpu and --model: what the executor of GPUs would do with a call, and what the simulator
- * predicts for it, from the constants that kolo-tune has measured (KOLO_TUNE_FILE) or else those of two H200.
+ * predicts for it, from the constants that kolo-tune has measured (KOLO_TUNE_FILE) or else those of two or four
+ * H200.
  */
 #include "../tuning/gpu_model.h"
 #include "comm/gpu/device.h"
@@ -13,11 +14,11 @@
 
 #define MOST_SIZE ((int64_t)1 << 50)
 
-static gpu_machine_t machine_now(bool *measured)
+static gpu_machine_t machine_now(uint32_t nranks, bool *measured)
 {
     const kolo_tune_machine_t *t = kolo_tune_machine();
     *measured = t != NULL;
-    return t ? gpu_machine_of(t) : gpu_machine_h200;
+    return t ? gpu_machine_of(t) : gpu_machine_built_in(nranks);
 }
 
 static kolo_exec_tuned_t tuned_of(uint32_t nranks, kolo_tune_gpu_t *gpu)
@@ -72,8 +73,9 @@ static void print_source(bool measured, uint32_t ranks, const kolo_tune_gpu_t *g
                              : table                               ? "from the table file (KOLO_TUNE_FILE)"
                              : ranks > 2                           ? "built in, measured on four H200"
                                                                    : "built in, measured on two H200");
-    printf("  constants of the prediction: %s\n",
-           measured ? "from the table file (KOLO_TUNE_FILE)" : "built in, measured on two H200");
+    printf("  constants of the prediction: %s\n", measured    ? "from the table file (KOLO_TUNE_FILE)"
+                                                  : ranks > 2 ? "built in, measured on four H200"
+                                                              : "built in, measured on two H200");
 }
 
 int kolo_info_explain_gpu(const char *name, const char *size, const char *ranks, bool graph)
@@ -85,7 +87,7 @@ int kolo_info_explain_gpu(const char *name, const char *size, const char *ranks,
     gpu_prediction_t p;
     if (!parse(name, ranks, &coll, &n)) return INFO_USAGE;
     if (!kolo_info_number("SIZE", size, true, 0, MOST_SIZE, &bytes)) return INFO_USAGE;
-    gpu_machine_t m = machine_now(&measured);
+    gpu_machine_t m = machine_now((uint32_t)n, &measured);
     kolo_exec_tuned_t tuned = tuned_of((uint32_t)n, &gpu);
     gpu_call_t call = call_of(coll, n, (uint64_t)bytes, graph, &tuned);
     if (gpu_predict(&m, &call, &p) != KOLO_OK) return failed();
@@ -107,7 +109,7 @@ int kolo_info_model(const char *name, const char *ranks, bool graph)
     bool measured;
     kolo_tune_gpu_t gpu;
     if (!parse(name, ranks, &coll, &n)) return INFO_USAGE;
-    gpu_machine_t m = machine_now(&measured);
+    gpu_machine_t m = machine_now((uint32_t)n, &measured);
     kolo_exec_tuned_t tuned = tuned_of((uint32_t)n, &gpu);
     printf("%s on %" PRId64 " GPUs of one host, %s\n", kolo_coll_name(coll), n,
            graph ? "in a CUDA graph" : "calls on a stream");

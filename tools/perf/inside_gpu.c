@@ -236,7 +236,7 @@ void perf_gpu_predict(const perf_job_t *job, perf_row_t *row)
 {
     const kolo_body_t *body = job->comm->body;
     const kolo_tune_machine_t *measured = kolo_tune_machine();
-    gpu_machine_t machine = measured ? gpu_machine_of(measured) : gpu_machine_h200;
+    gpu_machine_t machine = measured ? gpu_machine_of(measured) : gpu_machine_built_in((uint32_t)job->nranks);
     gpu_prediction_t p;
     gpu_call_t call = {.coll = perf_inside_coll(row->coll),
                        .nranks = (uint32_t)job->nranks,

@@ -14,21 +14,33 @@
 #include <stdlib.h>
 
 /* Fitted to bench/results/gpu-2.txt. */
-const gpu_machine_t gpu_machine_h200 = {.launch_us = 3.6,
-                                        .gap_us = 0.6,
-                                        .begin_us = 1.6,
-                                        .hop_us = 0.7,
-                                        .meet_us = 1.6,
-                                        .message_us = 1.6,
-                                        .ll_gbps = 120,
-                                        .ll128_gbps = 185,
-                                        .store_gbps = 362,
-                                        .load_gbps = 337,
-                                        .store_block_gbps = 40,
-                                        .load_block_gbps = 22,
-                                        .memory_block_gbps = 60,
-                                        .memory_gbps = 40000,
-                                        .multiprocessors = 132};
+static const gpu_machine_t pair = {.launch_us = 3.6,
+                                   .gap_us = 0.6,
+                                   .begin_us = 1.6,
+                                   .hop_us = 0.7,
+                                   .meet_us = 1.6,
+                                   .message_us = 1.6,
+                                   .ll_gbps = 120,
+                                   .ll128_gbps = 185,
+                                   .store_gbps = 362,
+                                   .load_gbps = 337,
+                                   .store_block_gbps = 40,
+                                   .load_block_gbps = 22,
+                                   .memory_block_gbps = 60,
+                                   .memory_gbps = 40000,
+                                   .multiprocessors = 132};
+
+/* Among more, fitted to bench/results/gpu-4.txt: a kernel looks for what three others send. */
+gpu_machine_t gpu_machine_built_in(uint32_t nranks)
+{
+    gpu_machine_t m = pair;
+    if (nranks <= 2) return m;
+    m.launch_us = 4.4;
+    m.gap_us = 1.0;
+    m.begin_us = 2.2;
+    m.ll_gbps = 140;
+    return m;
+}
 
 #define SLOT_MOST   (1u << 30)
 #define SLOT_PASSED (1u << 20) /* of what is handed on */
@@ -39,7 +51,7 @@ const gpu_machine_t gpu_machine_h200 = {.launch_us = 3.6,
 
 gpu_machine_t gpu_machine_of(const kolo_tune_machine_t *t)
 {
-    gpu_machine_t m = gpu_machine_h200;
+    gpu_machine_t m = pair;
     m.launch_us = (double)t->launch_ns / 1e3;
     m.gap_us = (double)t->gap_ns / 1e3;
     m.begin_us = (double)t->begin_ns / 1e3;
@@ -72,6 +84,12 @@ static bool spreads(const gpu_call_t *call, const way_t *way)
 static bool owned(const gpu_call_t *call, const way_t *way)
 {
     return call->coll == KOLO_COLL_REDUCE && way->family == KOLO_CUDA_TWO_STEP && (way->piped || call->nranks > 2);
+}
+
+/* Tells whether all send to one, whose links are the limit. */
+static bool converges(const gpu_call_t *call, const way_t *way)
+{
+    return call->coll == KOLO_COLL_GATHER || (call->coll == KOLO_COLL_REDUCE && way->family <= KOLO_CUDA_LL128);
 }
 
 static double least(double a, double b)
@@ -116,10 +134,13 @@ static void rate(const gpu_machine_t *m, const gpu_call_t *call, const kolo_cuda
     if (gives) way->piped = false; /* predicted are buffers that are apart */
     way->latency_us = m->hop_us;
     way->memory_gbps = m->memory_gbps;
-    way->slot_bytes = spreads(call, way) || owned(call, way) || way->piped ? SLOT_PASSED : SLOT_MOST;
+    way->slot_bytes = spreads(call, way) || owned(call, way) || way->piped || way->family == KOLO_CUDA_CHAIN
+                          ? SLOT_PASSED
+                          : SLOT_MOST;
     if (way->family == KOLO_CUDA_LL || way->family == KOLO_CUDA_LL128) {
         way->gbps = way->family == KOLO_CUDA_LL ? m->ll_gbps : m->ll128_gbps;
         if (kolo_coll_rooted(call->coll)) way->gbps *= ONE_WAY;
+        if (converges(call, way)) way->gbps /= call->nranks > 1 ? call->nranks - 1 : 1;
         if (way->two_lines) way->gbps *= AT_ONCE;
         if (way->two_lines) way->latency_us += STEP_US;
         way->gbps = least(way->gbps, blocks * m->store_block_gbps);
@@ -127,11 +148,12 @@ static void rate(const gpu_machine_t *m, const gpu_call_t *call, const kolo_cuda
     }
     way->meetings = gives ? 3 : 2;
     way->latency_us = m->meet_us;
-    if ((reduces && !gives && !way->piped) || spreads(call, way))
+    if ((reduces && !gives && !way->piped && way->family != KOLO_CUDA_CHAIN) || spreads(call, way))
         way->gbps = least(m->load_gbps, blocks * m->load_block_gbps);
     else
         way->gbps = least(m->store_gbps, blocks * m->store_block_gbps);
     if (way->piped && call->nranks > 2) way->gbps *= TO_MANY;
+    if (converges(call, way)) way->gbps /= call->nranks > 1 ? call->nranks - 1 : 1;
     way->memory_gbps = least(m->memory_gbps, blocks * m->memory_block_gbps);
 }
 
@@ -139,6 +161,7 @@ static kolo_algo_t algorithm(const gpu_call_t *call, const way_t *way)
 {
     bool two = way->family == KOLO_CUDA_TWO_STEP || way->two_lines;
     if (call->coll == KOLO_COLL_P2P) return KOLO_ALGO_P2P;
+    if (way->family == KOLO_CUDA_CHAIN) return KOLO_ALGO_RING;
     if (call->coll == KOLO_COLL_BROADCAST) two = spreads(call, way); /* the root stores all to one receiver */
     return !two && kolo_algo_find(call->coll, KOLO_ALGO_ONE_STEP) ? KOLO_ALGO_ONE_STEP : KOLO_ALGO_DIRECT;
 }
@@ -207,7 +230,8 @@ kolo_status_t gpu_predict(const gpu_machine_t *m, const gpu_call_t *call, gpu_pr
     static const char *const ways[] = {[KOLO_CUDA_LL] = "lines",
                                        [KOLO_CUDA_LL128] = "lines of 128 bytes",
                                        [KOLO_CUDA_STAGED] = "one step",
-                                       [KOLO_CUDA_TWO_STEP] = "two steps"};
+                                       [KOLO_CUDA_TWO_STEP] = "two steps",
+                                       [KOLO_CUDA_CHAIN] = "from neighbour to neighbour"};
     static kolo_cuda_state_t s; /* large; of it only limits and layout are used */
     way_t way;
     double us = 0;

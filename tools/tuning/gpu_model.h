@@ -22,7 +22,8 @@ typedef struct {
     double memory_gbps;                                          /* copies and reductions in a GPU's own memory */
     uint32_t multiprocessors;
 } gpu_machine_t;
-extern const gpu_machine_t gpu_machine_h200;
+/* Returns what is built in, measured on two and on four H200. */
+gpu_machine_t gpu_machine_built_in(uint32_t nranks);
 /* The same with what the table file has. */
 gpu_machine_t gpu_machine_of(const kolo_tune_machine_t *measured);
 

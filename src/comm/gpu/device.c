@@ -65,6 +65,7 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
                            .host_arg = &body->gpu.host_side,
                            .start = (uint32_t)kolo_comm_options.counter_start,
                            .by_pci = body->gpu.by_pci,
+                           .one_fold = body->choice.emit.one_fold,
                            .plan = kolo_device_forces_plans() ? forced_plan : NULL,
                            .plan_arg = body,
                            .levels = kolo_device_levels_open,

@@ -13,13 +13,14 @@
 
 #include <stdint.h>
 
-#define KOLO_CUDA_RANKS   32                     /* of one communicator of GPUs */
-#define KOLO_CUDA_THREADS 512                    /* per block */
-#define KOLO_CUDA_BLOCKS  128                    /* at most of one role */
-#define KOLO_CUDA_GRID    (3 * KOLO_CUDA_BLOCKS) /* at most per launch */
-#define KOLO_CUDA_DEPTH   2u                     /* tiles under way from one rank's block to another's */
-#define KOLO_CUDA_PHASES  3                      /* stages: first step, second step, messages */
-#define KOLO_CUDA_FLAG    128u                   /* bytes from one flag to the next */
+#define KOLO_CUDA_RANKS       32                     /* of one communicator of GPUs */
+#define KOLO_CUDA_THREADS     512                    /* per block */
+#define KOLO_CUDA_BLOCKS      128                    /* at most of one role */
+#define KOLO_CUDA_GRID        (3 * KOLO_CUDA_BLOCKS) /* at most per launch */
+#define KOLO_CUDA_DEPTH       2u                     /* tiles under way from one rank's block to another's */
+#define KOLO_CUDA_CHAIN_DEPTH 4u                     /* the same in a chain */
+#define KOLO_CUDA_PHASES      3                      /* stages: first step, second step, messages */
+#define KOLO_CUDA_FLAG        128u                   /* bytes from one flag to the next */
 
 /* Bytes of payload that a block sends to one peer by lines in one operation; lines take twice as much room. */
 #define KOLO_CUDA_LL_BLOCK_BYTES 16384u
@@ -86,6 +87,7 @@ typedef struct {
     uint64_t word; /* of the operation: those of others never meet */
     uint32_t reachable, pad;
     uint32_t begin, given, summed, end; /* flags: numbers of operations */
+    uint32_t ready, credit;             /* flags: tiles from here, and tiles taken from there (chain.cuh) */
 } kolo_cuda_meeting_t;
 
 /* How the ends of a long message meet. */
@@ -108,6 +110,7 @@ enum {
     KOLO_CUDA_COUNT_SENT_2,
     KOLO_CUDA_COUNT_TAKEN_2,
     KOLO_CUDA_COUNT_MEETINGS,
+    KOLO_CUDA_COUNT_CHAIN,
     KOLO_CUDA_COUNTERS
 };
 enum {
@@ -162,6 +165,8 @@ typedef struct {
     uint64_t number, word; /* of the operation; word: equal on all ranks, or they never meet */
     uint32_t mark;         /* bits of the word, for flags */
     uint32_t piped;        /* two steps: by tiles, where buffers are reached (piped.cuh) */
+    uint32_t hop_bytes;    /* of a chain: a tile, a multiple of 128 (chain.cuh) */
+    uint32_t pad;
     kolo_cuda_layout_t layout;
     uint64_t mailbox; /* device address */
     uint64_t regions[KOLO_CUDA_RANKS];

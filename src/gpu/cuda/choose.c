@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-#define TILE_USUAL 8192u /* 16 bytes for each thread */
+#define TILE_USUAL 8192u       /* 16 bytes for each thread */
+#define HOP_MOST   (32u << 10) /* of a tile in a chain */
 
 static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
 {
@@ -117,6 +118,28 @@ static uint32_t cut(const kolo_cuda_state_t *s, uint32_t most, uint64_t bytes, k
     return (uint32_t)(blocks > most ? most : blocks);
 }
 
+/* Tells whether it is one. Sums that are handed on as elements lose nothing if those are as wide as what is added.
+ */
+static bool is_chain(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, const kolo_cuda_args_t *a)
+{
+    return call->coll == KOLO_COLL_REDUCE && s->layout.nranks > 2 && !s->one_fold && call->elem > 2 &&
+           a->bytes >= s->limits.chain;
+}
+/* Takes as many blocks as there would be by stages, which it goes by if buffers cannot be reached. */
+static void by_chain(const kolo_cuda_state_t *s, kolo_cuda_args_t *a, kolo_cuda_family_t *family,
+                     kolo_cuda_grid_t *grid)
+{
+    const kolo_cuda_layout_t *l = &s->layout;
+    uint32_t most = KOLO_MIN(s->limits.chain_blocks, l->blocks);
+    grid->blocks = KOLO_CUDA_TWO_STEP_ROLES * cut(s, most, a->part_bytes, a);
+    uint64_t room = 2ull * l->nranks * l->stage_blocks * KOLO_CUDA_DEPTH * l->tile_bytes; /* of two phases */
+    uint64_t each = s->limits.chain_row / grid->blocks;
+    each = KOLO_MIN(KOLO_MAX(each, (uint64_t)TILE_USUAL / 8), (uint64_t)HOP_MOST);
+    each = KOLO_MIN(each, room / KOLO_CUDA_CHAIN_DEPTH / grid->blocks);
+    a->hop_bytes = (uint32_t)(each / 128 * 128);
+    *family = KOLO_CUDA_CHAIN;
+}
+
 static void by_lines(const kolo_cuda_layout_t *l, uint64_t bytes, kolo_cuda_family_t *family,
                      kolo_cuda_grid_t *grid)
 {
@@ -191,6 +214,7 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
         grid->blocks = KOLO_CUDA_TWO_STEP_ROLES * cut(s, most_blocks(s, call->coll, a->bytes), a->part_bytes, a);
         bool all = call->coll == KOLO_COLL_ALL_REDUCE;
         a->piped = a->bytes >= (all ? s->limits.pipe : s->limits.pipe_reduce) && a->reduce && l->nranks > 1;
+        if (is_chain(s, call, a)) by_chain(s, a, family, grid);
         return KOLO_OK;
     }
     *family = KOLO_CUDA_STAGED;

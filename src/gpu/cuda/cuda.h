@@ -19,7 +19,8 @@ typedef enum {
     KOLO_CUDA_LL128,
     KOLO_CUDA_STAGED,
     KOLO_CUDA_TWO_STEP,
-    KOLO_CUDA_PLAN, /* the interpreter of plan/ */
+    KOLO_CUDA_CHAIN, /* a reduce from neighbour to neighbour, of types of more than two bytes */
+    KOLO_CUDA_PLAN,  /* the interpreter of plan/ */
     KOLO_CUDA_FAMILIES
 } kolo_cuda_family_t;
 
@@ -39,7 +40,7 @@ bool kolo_cuda_built(void);
 enum { KOLO_CUDA_EARLY_NEVER, KOLO_CUDA_EARLY_ALWAYS, KOLO_CUDA_EARLY_GRAPHS };
 typedef struct {
     int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, two_bytes; /* 0: automatic */
-    int64_t message_lines_bytes, give_bytes, pipe_bytes;
+    int64_t message_lines_bytes, give_bytes, pipe_bytes, chain_bytes;
     int64_t poison, early; /* early: KOLO_CUDA_EARLY_* */
 } kolo_cuda_options_t;
 extern kolo_cuda_options_t kolo_cuda_options;
@@ -60,6 +61,9 @@ typedef struct {
     uint64_t ll128_two;                                     /* all_reduce in two steps by lines of 128 bytes */
     uint64_t give, give_most;   /* all_reduces by stores alone in three phases, where buffers are apart */
     uint64_t pipe, pipe_reduce; /* shortest all_reduce and reduce by tiles (piped.cuh) */
+    uint64_t chain;             /* shortest reduce from neighbour to neighbour (chain.cuh) */
+    uint32_t chain_blocks;      /* a third of those there */
+    uint32_t chain_row;         /* bytes that all of them have under way there, about */
     uint32_t blocks, ll_blocks, ll128_blocks; /* blocks: of a role, where by_length has no other number */
     uint32_t most_blocks;                     /* of a role, of any operation */
     const kolo_cuda_blocks_t *by_length;      /* rising lengths of each collective; NULL: none */
@@ -107,7 +111,7 @@ typedef struct kolo_cuda_state {
     kolo_cuda_limits_t limits;
     kolo_cuda_layout_t layout;
     uint32_t start;        /* what counters begin at */
-    bool by_pci;           /* see kolo_exec_env_t */
+    bool by_pci, one_fold; /* see kolo_exec_env_t */
     bool counted;          /* as one of several ranks on its GPU (launch.c) */
     uint64_t region_bytes; /* of all of it: layout, and what plans need */
     uint32_t resident;     /* blocks that this rank may have on its GPU at the same time */

@@ -16,7 +16,7 @@
 #ifndef KOLO_GPU_CUDA_DIRECT_CUH
 #define KOLO_GPU_CUDA_DIRECT_CUH
 
-#include "gpu/cuda/piped.cuh"
+#include "gpu/cuda/chain.cuh"
 
 /* Who stores into a peer's buffer, or loads from it, tells that peer's step, too (steps.h): nothing runs there. */
 #ifdef __CUDACC__
@@ -376,9 +376,12 @@ template <typename T> KOLO_DEV bool kolo_direct_two(const kolo_cuda_args_t &c, k
     return true;
 }
 
-/* The long operations, by stages or without. */
-template <typename T, bool two_steps> KOLO_DEV void kolo_long(const kolo_cuda_long_args_t &l)
+/* The long operations, by stages or without. A chain has a kernel of its own: one that holds all ways has too few
+ * registers for each of them. */
+enum { KOLO_LONG_ONE_STEP, KOLO_LONG_TWO_STEPS, KOLO_LONG_CHAIN };
+template <typename T, int way> KOLO_DEV void kolo_long(const kolo_cuda_long_args_t &l)
 {
+    const bool two_steps = way != KOLO_LONG_ONE_STEP;
     kolo_begin(false);
     KOLO_SHARED kolo_buffers_t buffers;
     const kolo_cuda_args_t &c = l.c;
@@ -398,10 +401,14 @@ template <typename T, bool two_steps> KOLO_DEV void kolo_long(const kolo_cuda_lo
         two_steps ? kolo_two_step<T>(c) : kolo_staged<T>(c);
         return;
     }
-    if (two_steps)
+    if constexpr (way == KOLO_LONG_CHAIN) {
+        kolo_direct_head<T>(c, &buffers);
+        ok = kolo_chain<T>(c, &buffers);
+    } else if (two_steps) {
         ok = kolo_direct_two<T>(c, &buffers, number);
-    else
+    } else {
         kolo_direct_one<T>(c, &buffers);
+    }
     if (ok) kolo_meet_again(c, &buffers, KOLO_END, number);
 }
 

@@ -68,6 +68,12 @@ static const char *const names[KOLO_CUDA_FAMILIES][KOLO_EXEC_DEVICE_TYPES] = {
                             [KOLO_FLOAT64] = "kolo_cuda_two_step_float64",
                             [KOLO_FLOAT8_E4M3] = "kolo_cuda_two_step_e4m3",
                             [KOLO_FLOAT8_E5M2] = "kolo_cuda_two_step_e5m2"},
+    [KOLO_CUDA_CHAIN] = {[KOLO_INT32] = "kolo_cuda_chain_int32",
+                         [KOLO_UINT32] = "kolo_cuda_chain_uint32",
+                         [KOLO_INT64] = "kolo_cuda_chain_int64",
+                         [KOLO_UINT64] = "kolo_cuda_chain_uint64",
+                         [KOLO_FLOAT32] = "kolo_cuda_chain_float32",
+                         [KOLO_FLOAT64] = "kolo_cuda_chain_float64"},
     [KOLO_CUDA_PLAN] = {[KOLO_INT8] = "kolo_cuda_plan_int8",
                         [KOLO_UINT8] = "kolo_cuda_plan_uint8",
                         [KOLO_INT16] = "kolo_cuda_plan_int16",
@@ -137,7 +143,7 @@ static kolo_status_t load_locked(const kolo_cuda_device_t *device, uint64_t dead
     if (r) atomic_store(&modules[i].asked, NOT_ASKED);
     for (int f = 0; !r && f < KOLO_CUDA_FAMILIES; f++)
         for (int t = 0; !r && t < KOLO_EXEC_DEVICE_TYPES; t++)
-            r = api->module_function(&k->collective[f][t], k->module, names[f][t]);
+            if (names[f][t]) r = api->module_function(&k->collective[f][t], k->module, names[f][t]);
     if (!r) r = api->module_function(&k->messages, k->module, "kolo_cuda_messages");
     if (!r) r = api->module_function(&k->lift, k->module, "kolo_cuda_lift");
     if (!r) r = api->module_function(&k->messages_few, k->module, "kolo_cuda_messages_few");

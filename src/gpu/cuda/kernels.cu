@@ -41,35 +41,42 @@ KOLO_KERNEL kolo_cuda_ll128_float64(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll128<
 KOLO_KERNEL kolo_cuda_ll128_e4m3(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll128<kolo_e4m3>(c); }
 KOLO_KERNEL kolo_cuda_ll128_e5m2(KOLO_PARAM kolo_cuda_args_t c) { kolo_ll128<kolo_e5m2>(c); }
 
-KOLO_KERNEL kolo_cuda_staged_int8(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int8_t, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_uint8(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint8_t, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_int16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int16_t, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_uint16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint16_t, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_int32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int32_t, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_uint32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint32_t, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_int64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int64_t, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_uint64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint64_t, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_float16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_half, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_bfloat16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_bfloat, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_float32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<float, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_float64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<double, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_e4m3(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_e4m3, false>(c); }
-KOLO_KERNEL kolo_cuda_staged_e5m2(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_e5m2, false>(c); }
+KOLO_KERNEL kolo_cuda_staged_int8(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int8_t, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_uint8(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint8_t, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_int16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int16_t, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_uint16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint16_t, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_int32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int32_t, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_uint32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint32_t, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_int64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int64_t, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_uint64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint64_t, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_float16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_half, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_bfloat16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_bfloat, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_float32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<float, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_float64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<double, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_e4m3(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_e4m3, KOLO_LONG_ONE_STEP>(c); }
+KOLO_KERNEL kolo_cuda_staged_e5m2(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_e5m2, KOLO_LONG_ONE_STEP>(c); }
 
-KOLO_KERNEL kolo_cuda_two_step_int8(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int8_t, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_uint8(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint8_t, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_int16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int16_t, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_uint16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint16_t, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_int32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int32_t, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_uint32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint32_t, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_int64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int64_t, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_uint64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint64_t, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_float16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_half, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_bfloat16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_bfloat, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_float32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<float, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_float64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<double, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_e4m3(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_e4m3, true>(c); }
-KOLO_KERNEL kolo_cuda_two_step_e5m2(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_e5m2, true>(c); }
+KOLO_KERNEL kolo_cuda_two_step_int8(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int8_t, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_uint8(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint8_t, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_int16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int16_t, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_uint16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint16_t, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_int32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int32_t, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_uint32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint32_t, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_int64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int64_t, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_uint64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint64_t, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_float16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_half, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_bfloat16(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_bfloat, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_float32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<float, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_float64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<double, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_e4m3(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_e4m3, KOLO_LONG_TWO_STEPS>(c); }
+KOLO_KERNEL kolo_cuda_two_step_e5m2(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<kolo_e5m2, KOLO_LONG_TWO_STEPS>(c); }
+
+KOLO_KERNEL kolo_cuda_chain_int32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int32_t, KOLO_LONG_CHAIN>(c); }
+KOLO_KERNEL kolo_cuda_chain_uint32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint32_t, KOLO_LONG_CHAIN>(c); }
+KOLO_KERNEL kolo_cuda_chain_int64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<int64_t, KOLO_LONG_CHAIN>(c); }
+KOLO_KERNEL kolo_cuda_chain_uint64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<uint64_t, KOLO_LONG_CHAIN>(c); }
+KOLO_KERNEL kolo_cuda_chain_float32(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<float, KOLO_LONG_CHAIN>(c); }
+KOLO_KERNEL kolo_cuda_chain_float64(KOLO_PARAM kolo_cuda_long_args_t c) { kolo_long<double, KOLO_LONG_CHAIN>(c); }
 
 KOLO_KERNEL kolo_cuda_plan_int8(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<int8_t>(a); }
 KOLO_KERNEL kolo_cuda_plan_uint8(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<uint8_t>(a); }

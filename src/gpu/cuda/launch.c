@@ -174,6 +174,7 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
     kolo_cuda_limits(&env->tuned, (uint32_t)n, &s->limits);
     s->start = env->start;
     s->by_pci = env->by_pci;
+    s->one_fold = env->one_fold;
     kolo_status_t status = kolo_cuda_plans_open(env, &s->plans);
     if (status == KOLO_OK) status = kolo_cuda_load(&s->api);
     if (status == KOLO_OK) status = kolo_cuda_device(device, &s->device);
@@ -301,7 +302,8 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
         if (status != KOLO_IN_PROGRESS) return status;
     }
     KOLO_TRY(kolo_cuda_choose(s, c, &s->args.c, &family, &grid));
-    if (family == KOLO_CUDA_STAGED || family == KOLO_CUDA_TWO_STEP) kolo_cuda_expose(s, c, &s->args);
+    if (family == KOLO_CUDA_STAGED || family == KOLO_CUDA_TWO_STEP || family == KOLO_CUDA_CHAIN)
+        kolo_cuda_expose(s, c, &s->args);
     return kolo_cuda_put(s, s->kernels->collective[family][type], grid, &s->args, c->stream);
 }
 

@@ -72,6 +72,14 @@ static const kolo_param_t rows[] = {
      .help = "Smallest all_reduce or reduce, in bytes, whose tiles are given to the owner of a part; 0: "
              "as measured",
      .value = &kolo_cuda_options.pipe_bytes},
+    {.key = "KOLO_GPU_CHAIN_SIZE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = (int64_t)1 << 50,
+     .must_agree = true,
+     .help = "Smallest reduce of more than two GPUs, in bytes, that goes from neighbour to neighbour, "
+             "if its sums need not be in the order of ranks; 0: as measured",
+     .value = &kolo_cuda_options.chain_bytes},
     {.key = "KOLO_GPU_POISON",
      .kind = KOLO_PARAM_INT,
      .def = "-1",
@@ -106,6 +114,7 @@ static const kolo_cuda_limits_t between_two = {.ll_all_reduce = 384u << 10,
                                                .give_most = 128u << 20,
                                                .pipe = 96u << 20,
                                                .pipe_reduce = NEVER, /* not faster by tiles */
+                                               .chain = NEVER,
                                                .blocks = 64,
                                                .ll_blocks = 64,
                                                .ll128_blocks = 128};
@@ -128,6 +137,9 @@ static const kolo_cuda_limits_t among_more = {.ll_all_reduce = 384u << 10,
                                               .give_most = 128u << 20,
                                               .pipe = 12u << 20,
                                               .pipe_reduce = 160u << 20,
+                                              .chain = 64u << 20,
+                                              .chain_blocks = 64,
+                                              .chain_row = 3u << 20,
                                               .blocks = 64,
                                               .most_blocks = 96,
                                               .by_length = more_by_length,
@@ -146,6 +158,7 @@ static const kolo_cuda_limits_t compute = {.ll_all_reduce = 256u << 10,
                                            .give_most = NEVER,
                                            .pipe = NEVER,
                                            .pipe_reduce = NEVER,
+                                           .chain = NEVER,
                                            .blocks = 10,
                                            .ll_blocks = 30,
                                            .ll128_blocks = 30};
@@ -162,7 +175,7 @@ static void take(uint64_t *to, uint64_t value)
 /* The same number whatever the length. */
 static void blocks_of_a_role(kolo_cuda_limits_t *limits, uint32_t blocks)
 {
-    limits->blocks = limits->most_blocks = blocks;
+    limits->blocks = limits->most_blocks = limits->chain_blocks = blocks;
     limits->nlengths = 0;
 }
 
@@ -171,7 +184,10 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
     const kolo_cuda_options_t *o = &kolo_cuda_options;
     uint64_t blocks = (uint64_t)o->blocks;
     *limits = tuned->profile == KOLO_GPU_COMPUTE ? compute : nranks > 2 ? among_more : between_two;
-    if (tuned->profile == KOLO_GPU_BALANCED) blocks_of_a_role(limits, BALANCED_BLOCKS);
+    if (tuned->profile == KOLO_GPU_BALANCED) {
+        blocks_of_a_role(limits, BALANCED_BLOCKS);
+        limits->chain = NEVER; /* not measured with so few */
+    }
     if (tuned->profile != KOLO_GPU_COMPUTE) { /* what is measured is how fast it goes */
         take(&limits->ll_all_reduce, tuned->ll_all_reduce);
         take(&limits->ll_others, tuned->ll_others);
@@ -193,6 +209,7 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
     take(&limits->give, (uint64_t)o->give_bytes);
     take(&limits->pipe, (uint64_t)o->pipe_bytes);
     if (nranks > 2) take(&limits->pipe_reduce, (uint64_t)o->pipe_bytes);
+    take(&limits->chain, (uint64_t)o->chain_bytes);
     if (blocks) blocks_of_a_role(limits, (uint32_t)blocks);
     if (limits->most_blocks < limits->blocks) limits->most_blocks = limits->blocks;
 }

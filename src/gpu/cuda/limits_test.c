@@ -115,6 +115,51 @@ static void test_more_gpus_have_limits_of_their_own(void **s)
     assert_false(args.piped);
 }
 
+static bool chained(kolo_coll_t coll, kolo_type_t type, uint64_t bytes)
+{
+    const kolo_cuda_layout_t *l = &state.layout;
+    kolo_cuda_family_t family;
+    kolo_cuda_grid_t grid;
+    size_t elem = kolo_type_size(type);
+    kolo_exec_call_t call = {.kind = KOLO_EXEC_COLL, .coll = coll, .count = bytes / elem, .elem = elem};
+    assert_int_equal(kolo_reducer_init(&call.reducer, type, KOLO_SUM, l->nranks), KOLO_OK);
+    assert_int_equal(kolo_cuda_choose(&state, &call, &args, &family, &grid), KOLO_OK);
+    if (family != KOLO_CUDA_CHAIN) return false;
+    assert_int_equal(args.hop_bytes % 128, 0);
+    assert_in_range(args.hop_bytes, 1024, 65536);
+    assert_int_equal(grid.blocks % KOLO_CUDA_TWO_STEP_ROLES, 0);
+    assert_true((uint64_t)grid.blocks * KOLO_CUDA_CHAIN_DEPTH * args.hop_bytes <= /* the stages of two phases */
+                2ull * l->nranks * l->stage_blocks * KOLO_CUDA_DEPTH * l->tile_bytes);
+    return true;
+}
+
+/* From neighbour to neighbour sums have an order of their own, and go as elements. */
+static void test_chains_only_where_the_order_is_free_and_nothing_is_lost(void **s)
+{
+    static const int profiles[] = {KOLO_GPU_COMPUTE, KOLO_GPU_BALANCED, KOLO_GPU_LATENCY};
+    (void)s;
+    make(&(kolo_exec_tuned_t){0}, 4);
+    assert_true(chained(KOLO_COLL_REDUCE, KOLO_FLOAT32, 64 << 20));
+    assert_true(chained(KOLO_COLL_REDUCE, KOLO_FLOAT64, UINT64_C(8) << 30));
+    assert_false(chained(KOLO_COLL_REDUCE, KOLO_FLOAT32, 63 << 20));
+    assert_false(chained(KOLO_COLL_ALL_REDUCE, KOLO_FLOAT32, 512 << 20));
+    assert_false(chained(KOLO_COLL_REDUCE, KOLO_BFLOAT16, 64 << 20)); /* is rounded once */
+    assert_false(chained(KOLO_COLL_REDUCE, KOLO_INT8, 64 << 20));
+    state.one_fold = true;
+    assert_false(chained(KOLO_COLL_REDUCE, KOLO_FLOAT32, 64 << 20));
+    state.one_fold = false;
+    for (uint32_t n = 2; n <= 8; n++) { /* two have nobody else to store to */
+        make(&(kolo_exec_tuned_t){0}, n);
+        if (n == 2) state.limits.chain = 0;
+        for (uint64_t bytes = UINT64_C(1) << 26; bytes <= UINT64_C(1) << 33; bytes *= 2)
+            assert_int_equal(chained(KOLO_COLL_REDUCE, KOLO_INT32, bytes), n > 2);
+    }
+    for (size_t i = 0; i < KOLO_COUNTOF(profiles); i++) {
+        make(&(kolo_exec_tuned_t){.profile = profiles[i]}, 4);
+        assert_int_equal(chained(KOLO_COLL_REDUCE, KOLO_FLOAT32, 256 << 20), profiles[i] == KOLO_GPU_LATENCY);
+    }
+}
+
 /* More of them where they pay, and where fewer do, with longer tiles: all stages together stay as large. */
 static void test_blocks_by_length(void **s)
 {
@@ -180,6 +225,7 @@ int main(void)
         cmocka_unit_test(test_balanced_leaves_half_of_long_operations),
         cmocka_unit_test(test_measured_before_built_in),
         cmocka_unit_test(test_more_gpus_have_limits_of_their_own),
+        cmocka_unit_test(test_chains_only_where_the_order_is_free_and_nothing_is_lost),
         cmocka_unit_test(test_blocks_by_length),
         cmocka_unit_test(test_measured_is_of_the_latency_profile),
         cmocka_unit_test(test_parameters_come_first),
