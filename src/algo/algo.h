@@ -24,6 +24,9 @@ typedef struct {
 /* Connections of sends and receives: this lane and the next one. They may be busy while a collective runs, so they
  * are no collective's. */
 #define KOLO_P2P_LANE 0x4000u
+/* Connections on which a root hands out the parts of a long broadcast to many ranks of its host: queues that hold
+ * more than others (kolo_tune_pair_depth()). */
+#define KOLO_SCATTER_LANE 0x3000u
 
 extern const kolo_algo_row_t kolo_algos[];
 extern const size_t kolo_algo_rows;

@@ -6,8 +6,19 @@
  * cache. Source: the reduce-scatter + all-gather schedule of R. Rabenseifner, "Optimization of collective reduction
  * operations", ICCS 2004, with the direct exchange that shared memory allows (as in XHC and in GPU "two-shot").
  * Short calls follow the all_reduce by loops over lines (exec/host/flat_two.c).
+ *
+ * With many ranks on a host one of them is always late (0073), so as little as can be waits for others: there an
+ * all_reduce takes the results in a lane of its own, else no rank could reduce a tile before it had everybody's
+ * results of the last one; and a broadcast's root hands out the parts by queues that are long enough for all.
  */
 #include "algo/emit.h"
+
+#define MANY 16u
+
+static bool is_many(const kolo_emit_env_t *env)
+{
+    return kolo_emit_has_fan(env) && env->nranks > MANY;
+}
 
 /* Results travel on lane 1 where they would share a connection with the inputs of another lane. */
 static uint32_t result_lane(const kolo_emit_env_t *env)
@@ -17,12 +28,12 @@ static uint32_t result_lane(const kolo_emit_env_t *env)
 
 /* Sends part p to rank p, for all p but me, each rank starting with its successor so that nobody is everybody's
  * first. */
-static void send_parts(kolo_builder_t *b, const kolo_emit_env_t *env)
+static void send_parts(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t lane)
 {
     kolo_builder_lane(b);
     for (uint32_t k = 1; k < env->nranks; k++) {
         uint32_t p = (env->rank + k) % env->nranks;
-        kolo_builder_send(b, kolo_builder_tx(b, p, 0), kolo_seg(KOLO_BUF_SRC, (int32_t)p, 1));
+        kolo_builder_send(b, kolo_builder_tx(b, p, lane), kolo_seg(KOLO_BUF_SRC, (int32_t)p, 1));
     }
 }
 
@@ -49,7 +60,7 @@ kolo_status_t kolo_direct_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **p
     kolo_builder_t *b;
     KOLO_TRY(kolo_emit_open(KOLO_COLL_ALL_REDUCE, KOLO_ALGO_DIRECT, env, &b));
     kolo_builder_grid(b, n, 1, n, n);
-    send_parts(b, env);
+    send_parts(b, env, 0);
     kolo_builder_lane(b);
     if (kolo_emit_has_fan(env)) {
         reduce_mine(b, env, kolo_builder_node_tx(b, 0), mine);
@@ -57,6 +68,7 @@ kolo_status_t kolo_direct_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **p
         reduce_mine(b, env, KOLO_NO_CONN, mine);
         kolo_emit_spread(b, env, result_lane(env), mine);
     }
+    if (is_many(env)) kolo_builder_lane(b);
     recv_parts(b, env, result_lane(env));
     return kolo_builder_finish(b, plan);
 }
@@ -66,7 +78,7 @@ kolo_status_t kolo_direct_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t
     kolo_builder_t *b;
     KOLO_TRY(kolo_emit_open(KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_DIRECT, env, &b));
     kolo_builder_grid(b, env->nranks, 1, env->nranks, 1);
-    send_parts(b, env);
+    send_parts(b, env, 0);
     kolo_builder_lane(b);
     reduce_mine(b, env, KOLO_NO_CONN, kolo_seg(KOLO_BUF_DST, 0, 1));
     return kolo_builder_finish(b, plan);
@@ -79,7 +91,7 @@ kolo_status_t kolo_direct_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
     kolo_builder_t *b;
     KOLO_TRY(kolo_emit_open(KOLO_COLL_REDUCE, KOLO_ALGO_DIRECT, env, &b));
     kolo_builder_grid(b, n, 1, n, n);
-    send_parts(b, env);
+    send_parts(b, env, 0);
     kolo_builder_lane(b);
     if (env->rank == env->root) {
         reduce_mine(b, env, KOLO_NO_CONN, kolo_seg(KOLO_BUF_DST, (int32_t)env->rank, 1));
@@ -98,19 +110,19 @@ kolo_status_t kolo_direct_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
  * takes its own copy of the others' parts from their fan-outs: a NODE connection is read by all.) */
 kolo_status_t kolo_direct_broadcast(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
-    uint32_t n = env->nranks, root = env->root;
+    uint32_t n = env->nranks, root = env->root, scatter = is_many(env) ? KOLO_SCATTER_LANE : 0;
     kolo_segment_t mine = kolo_seg(KOLO_BUF_DST, (int32_t)env->rank, 1);
     kolo_builder_t *b;
     KOLO_TRY(kolo_emit_open(KOLO_COLL_BROADCAST, KOLO_ALGO_DIRECT, env, &b));
     kolo_builder_grid(b, n, 1, n, n);
     if (env->rank == root) {
         kolo_segment_t src = kolo_seg(KOLO_BUF_SRC, (int32_t)root, 1);
-        send_parts(b, env);
+        send_parts(b, env, scatter);
         kolo_emit_spread(b, env, 1, src);
         kolo_builder_copy(b, mine, src);
     } else {
         kolo_builder_lane(b);
-        uint16_t rx = kolo_builder_rx(b, root, 0);
+        uint16_t rx = kolo_builder_rx(b, root, scatter);
         if (kolo_emit_has_fan(env)) {
             kolo_emit_recv_send(b, rx, kolo_builder_node_tx(b, 1), mine);
         } else {

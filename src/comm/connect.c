@@ -60,7 +60,8 @@ static kolo_conn_spec_t spec_of(const kolo_body_t *body, const kolo_plan_conn_t 
         spec.depth = body->choice.sizes.ll_depth;
         spec.slot_bytes = body->choice.sizes.ll_slot_bytes;
     } else {
-        spec.depth = remote ? body->choice.sizes.remote_depth : body->choice.sizes.local_depth;
+        spec.depth =
+            remote ? body->choice.sizes.remote_depth : kolo_tune_pair_depth(&body->choice.sizes, key->lane);
         spec.slot_bytes = remote ? body->choice.sizes.remote_slot_bytes : body->choice.sizes.local_slot_bytes;
     }
     if (key->node)

@@ -14,14 +14,19 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #define BATCH       64
 #define STACK_BYTES (1u << 20)
+#define LOOK_MS     5000 /* the thread looks so often whether it is to end, should nothing wake it */
+#define BLIND_MS    10
 
 struct kolo_watch {
     kolo_progress_t *progress;
@@ -188,6 +193,24 @@ static void progress_free(kolo_progress_t *progress)
     free(progress);
 }
 
+/* Waits as epoll_wait() does. A program that closes all descriptors it does not know, as daemon programs do, closes
+ * these, too: then nothing wakes the thread any more, or the number means something else. Timers and the end must
+ * still come. */
+static int await_events(const kolo_progress_t *progress, struct epoll_event *events, int timeout_ms)
+{
+    static _Atomic bool told;
+    int most = timeout_ms < 0 || timeout_ms > LOOK_MS ? LOOK_MS : timeout_ms;
+    int n = epoll_wait(progress->epoll_fd, events, BATCH, most);
+    if (KOLO_LIKELY(n >= 0 || errno == EINTR)) return n;
+    if (!atomic_exchange(&told, true))
+        kolo_error("progress",
+                   "a descriptor of Kolo's (%d) was closed by the program: its communicators can no longer hear of "
+                   "the other ranks. Close only descriptors that the program has opened (%s)",
+                   progress->epoll_fd, strerror(errno));
+    poll(NULL, 0, BLIND_MS);
+    return 0;
+}
+
 static void *progress_main(void *arg)
 {
     kolo_progress_t *progress = arg;
@@ -198,7 +221,7 @@ static void *progress_main(void *arg)
     while (!progress->stop) {
         int timeout_ms = kolo_timer_next_ms_locked(progress);
         pthread_mutex_unlock(&progress->lock);
-        int n = epoll_wait(progress->epoll_fd, events, BATCH, timeout_ms);
+        int n = await_events(progress, events, timeout_ms);
         pthread_mutex_lock(&progress->lock);
         for (int i = 0; i < n; i++) {
             if (events[i].data.ptr != NULL) {

@@ -7,6 +7,7 @@
 #include "progress/test_fork.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,7 +16,10 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+#define NUMBERS 256
 
 static _Atomic int hits;
 
@@ -311,6 +315,41 @@ static void a_child_of_fork_gets_a_fresh_progress_thread(void **state)
     kolo_progress_put(progress);
 }
 
+static int open_descriptors(bool open[NUMBERS])
+{
+    int count = 0;
+    for (int fd = 0; fd < NUMBERS; fd++) count += open[fd] = fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Closes its descriptors, as a program does that closes all but its own. */
+static void a_thread_whose_descriptors_were_closed_still_ends(void **state)
+{
+    static bool before[NUMBERS], after[NUMBERS];
+    kolo_progress_t *progress;
+    (void)state;
+    open_descriptors(before);
+    int threads = count_settled_threads();
+    assert_int_equal(kolo_progress_get(&progress), KOLO_OK);
+    poll(NULL, 0, 50); /* it waits by now */
+    open_descriptors(after);
+    for (int fd = 0; fd < NUMBERS; fd++)
+        if (after[fd] && !before[fd]) close(fd);
+    double used = cpu_seconds();
+    alarm(30);
+    kolo_progress_put(progress);
+    alarm(0);
+    assert_int_equal(count_settled_threads(), threads);
+    assert_true(cpu_seconds() - used < 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -322,6 +361,7 @@ int main(void)
         cmocka_unit_test(calls_run_on_the_progress_thread),
         cmocka_unit_test(the_last_user_stops_the_thread),
         cmocka_unit_test(a_child_of_fork_gets_a_fresh_progress_thread),
+        cmocka_unit_test(a_thread_whose_descriptors_were_closed_still_ends), /* last: some numbers are free now */
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,6 @@ static const kolo_rule_t rules[] = {
     /* beyond the caches what counts is that results are stored past them */
     {KOLO_COLL_ALL_GATHER, 5, 8, 3 << 20, 0, ROOMY, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_ALL_GATHER, 9, 16, 1 << 20, 0, ROOMY, KOLO_ALGO_ONE_STEP},
-    {KOLO_COLL_ALL_GATHER, 17, 256, 60 << 10, 0, ROOMY, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_ALL_TO_ALL, 2, 256, 0, 0, ANY, KOLO_ALGO_DIRECT},
     {KOLO_COLL_ALL_TO_ALL, 2, 256, 0, 0, ANY, LINES | KOLO_ALGO_DIRECT},
     {KOLO_COLL_ALL_TO_ALL, 5, 16, 400, 0, ROOMY, KOLO_ALGO_DIRECT},

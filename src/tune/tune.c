@@ -30,15 +30,22 @@ void kolo_tune_sizes(const kolo_tune_env_t *env, kolo_tune_sizes_t *sizes)
     sizes->ll_slot_bytes = 9408; /* 147 lines of 56 bytes: 8192 in one part */
 }
 
-#define MANY       16u
-#define NODE_BYTES (256u << 10) /* of slots, that stay in the writer's cache */
+#define MANY 16u
+#define NODE_BYTES                                                                                                 \
+    (512u << 10) /* of slots, that stay in the writer's cache: the part of one of 64 ranks in 32 MB */
 
 uint32_t kolo_tune_node_depth(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, bool lines)
 {
     if (env->max_node_size <= MANY) return lines ? sizes->ll_depth : sizes->local_depth;
     if (lines) return 4 * sizes->ll_depth;
     uint32_t fit = floor_power_of_two(NODE_BYTES / sizes->local_slot_bytes);
-    return KOLO_MIN(KOLO_MAX(fit, sizes->local_depth), 8 * sizes->local_depth);
+    return KOLO_MIN(KOLO_MAX(fit, sizes->local_depth), 16 * sizes->local_depth);
+}
+
+uint32_t kolo_tune_pair_depth(const kolo_tune_sizes_t *sizes, uint32_t lane)
+{
+    if (lane != KOLO_SCATTER_LANE) return sizes->local_depth;
+    return KOLO_MAX(floor_power_of_two(NODE_BYTES / sizes->local_slot_bytes), sizes->local_depth);
 }
 
 kolo_p2p_way_t kolo_tune_p2p(const kolo_tune_sizes_t *sizes, uint64_t bytes, bool ll, bool refs)

@@ -32,6 +32,8 @@ void kolo_tune_sizes(const kolo_tune_env_t *env, kolo_tune_sizes_t *sizes);
 /* Returns the depth of a NODE connection. Its writer waits for the slowest reader once a queueful, and of many one
  * is always late. */
 uint32_t kolo_tune_node_depth(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, bool lines);
+/* Returns the depth of a PAIR connection inside a host that carries slots. */
+uint32_t kolo_tune_pair_depth(const kolo_tune_sizes_t *sizes, uint32_t lane);
 /* Payload that fits a slot of every SIMPLE connection of the communicator. */
 uint32_t kolo_tune_slot_bytes(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes);
 /* What of it a send or receive of `bytes` that goes through slots uses; the same at both ends whatever else is in

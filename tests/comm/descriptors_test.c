@@ -88,6 +88,46 @@ static void a_rank_without_descriptors_says_so_once(void **state)
     assert_int_equal(job_finish(&job, -1), 0);
 }
 
+/* ---- none to begin with ---- */
+
+static void split_with(rank_t *r, int color, kolo_status_t expected)
+{
+    kolo_comm_t child = NULL;
+    float x = 1, y;
+    kolo_status_t status = kolo_comm_split(r->comm, color, r->rank, &child, NULL);
+    EXPECT(status == expected);
+    if (status != expected) printf("rank %d: %s\n", r->rank, kolo_get_last_error(NULL));
+    EXPECT(status == KOLO_OK || strstr(kolo_get_last_error(NULL), "rank 2 of ") != NULL || r->rank == STARVED);
+    if (child) EXPECT_OK(kolo_comm_destroy(child));
+    EXPECT_OK(kolo_all_reduce(&x, &y, 1, KOLO_FLOAT32, KOLO_SUM, r->comm, NULL));
+    EXPECT(y == RANKS);
+}
+
+static void split_from_a_parent_that_goes_on(proc_t *p)
+{
+    rank_t *r = &p->r;
+    float x = 1, y;
+    bool starved = r->rank == STARVED;
+    int log = -1;
+    EXPECT_OK(kolo_all_reduce(&x, &y, 1, KOLO_FLOAT32, KOLO_SUM, r->comm, NULL));
+    proc_meet(p, 0);
+    if (starved) log = starve(0);
+    split_with(r, 0, starved ? KOLO_ERR_SYSTEM : KOLO_ERR_REMOTE);
+    split_with(r, starved, starved ? KOLO_ERR_SYSTEM : KOLO_OK); /* no business of the others' */
+    split_with(r, starved ? KOLO_SPLIT_NOCOLOR : 0, KOLO_OK);
+    if (log >= 0) close(log);
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+}
+
+static void a_split_that_cannot_begin_leaves_its_parent(void **state)
+{
+    job_t job;
+    (void)state;
+    job_start(&job, RANKS, NULL, split_from_a_parent_that_goes_on, NULL);
+    assert_int_equal(job_finish(&job, -1), 0);
+}
+
 /* ---- several sockets ---- */
 
 /* With eight sockets for each connection they would take twice as many descriptors as there are. */
@@ -195,6 +235,7 @@ int main(void)
 {
     limit_s(100);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_split_that_cannot_begin_leaves_its_parent),
         cmocka_unit_test(a_rank_without_descriptors_says_so_once),
         cmocka_unit_test(several_sockets_leave_room_for_more_communicators),
         cmocka_unit_test(a_hundred_communicators_of_two_processes_take_few_descriptors),

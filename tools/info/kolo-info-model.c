@@ -186,7 +186,8 @@ static uint32_t depth_of(const job_t *job, const kolo_plan_conn_t *conn, bool ll
 {
     bool remote = !conn->node && job->node_of[conn->peer] != job->node_of[0];
     if (conn->node) return kolo_tune_node_depth(&job->tune, &job->sizes, ll);
-    return ll ? job->sizes.ll_depth : remote ? job->sizes.remote_depth : job->sizes.local_depth;
+    if (ll) return job->sizes.ll_depth;
+    return remote ? job->sizes.remote_depth : kolo_tune_pair_depth(&job->sizes, conn->lane);
 }
 
 /* Rank 0's bytes of a connection: queues are mapped by both ends (between hosts each end has its own). */

@@ -71,7 +71,8 @@ static void a_wait_among_strangers_soon_sleeps(void **state)
     assert_in_range(next, 1, 2); /* it is known by then */
 }
 
-/* Nanoseconds for which this thread could have run and others had its core; 0: the kernel does not count them. */
+/* Returns the nanoseconds in which this thread could have run and others had its core; 0: the kernel does not count
+ * them. */
 static uint64_t waited_for_a_core(void)
 {
     unsigned long long ran, waited = 0;
@@ -100,7 +101,7 @@ static int yield_through(int stops)
     return NOBODY;
 }
 
-/* As where the machine below takes the core of a rank: nobody else has run there. */
+/* Stops a child again and again, as the machine below does that takes the core of a rank. */
 static int yield_and_be_stopped(void)
 {
     const struct timespec away = {0, STOP_NS}, between = {0, STOP_NS / 2};

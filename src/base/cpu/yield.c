@@ -43,8 +43,8 @@ bool kolo_yield_is_crowded(void)
     return false;
 }
 
-/* A yield is also long where the machine below takes the core away, or somebody has stopped the process. Nobody
- * else has run here then, and to sleep would not help: two ranks that sleep both come late. */
+/* Yields once. That takes long also where the machine below takes the core away, or somebody has stopped the
+ * process. Nobody else has run here then, and to sleep would not help: two ranks that sleep both come late. */
 bool kolo_yield(void)
 {
     if (kolo_yield_is_crowded()) return false;

@@ -2,20 +2,24 @@
  *
  * Split: ranks of equal color form a child. Nobody calls a root: the parent's ranks exchange colors, keys and the
  * addresses of fresh listeners over the parent, and the child's keys derive from the parent's. A split counts as an
- * operation of the parent, so it has its place in the order of calls, also when it runs in the background. Until
- * the child is ready, what the parent comes to know of its members (lost, cut off, revoked) ends the start on all.
+ * operation of the parent, so it has its place in the order of calls, also when it runs in the background. A rank
+ * that has no descriptor left for the listener takes part and says so: its child fails on all, and the parent goes
+ * on. Until the child is ready, what the parent comes to know of its members (lost, cut off, revoked) ends the
+ * start on all.
  */
 #include "base/failpoint.h"
 #include "comm/call/call.h"
 #include "comm/life/life.h"
 #include "oob/gather.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
     int32_t color, key;
     uint32_t share;
+    int32_t failed; /* kolo_status_t of a rank that could not make its listener */
     uint8_t address[KOLO_OOB_ADDRESS_BYTES];
 } kolo_split_row_t;
 
@@ -29,6 +33,11 @@ typedef struct {
 typedef struct {
     int color, key, rank;
 } kolo_split_order_t;
+
+typedef struct {
+    kolo_status_t status;
+    char text[KOLO_ERROR_TEXT_BYTES];
+} kolo_own_failure_t;
 
 static int by_key(const void *a, const void *b)
 {
@@ -66,8 +75,24 @@ static kolo_status_t pick_members(kolo_split_t *s, const kolo_split_row_t *rows,
     return kolo_body_borrow(s->start.child, parent->member.peers, &parent->life.agreed, s->members);
 }
 
-static kolo_status_t exchange(kolo_split_t *s, kolo_oob_child_t **oob_child, uint8_t **addresses)
+/* Fails if a member of my child could not begin it; `own` is my own failure. */
+static kolo_status_t check_members(const kolo_split_t *s, const kolo_split_row_t *rows,
+                                   const kolo_own_failure_t *own)
 {
+    const kolo_body_t *parent = s->start.parent->body;
+    if (own->status != KOLO_OK) return kolo_fail(own->status, "%s", own->text);
+    for (int r = 0; r < parent->nranks; r++)
+        if (rows[r].color == s->color && rows[r].failed != KOLO_OK)
+            return kolo_fail(KOLO_ERR_REMOTE, "rank %d of %s could not begin it (%s); its own error says why", r,
+                             parent->name, kolo_status_string((kolo_status_t)rows[r].failed));
+    return KOLO_OK;
+}
+
+/* Exchanges the rows. The status is the parent's; *began is the child's. */
+static kolo_status_t exchange(kolo_split_t *s, kolo_oob_child_t **oob_child, uint8_t **addresses,
+                              kolo_status_t *began)
+{
+    kolo_own_failure_t own = {KOLO_OK, ""};
     kolo_body_t *parent = s->start.parent->body;
     kolo_split_row_t *rows = calloc((size_t)parent->nranks, sizeof *rows);
     if (!rows) return kolo_fail(KOLO_ERR_NO_MEMORY, "split: out of memory for %d ranks", parent->nranks);
@@ -76,11 +101,13 @@ static kolo_status_t exchange(kolo_split_t *s, kolo_oob_child_t **oob_child, uin
     mine->key = s->key;
     mine->share = s->start.child && s->start.child->life.split_share;
     KOLO_FAIL_POINT("comm.split.exchange");
-    kolo_status_t status = s->start.child ? kolo_oob_prepare_child(parent->oob, oob_child, mine->address) : KOLO_OK;
-    if (status == KOLO_OK)
-        status = kolo_oob_all_gather_until(parent->oob, rows, sizeof *rows,
-                                           kolo_start_deadline(&s->start, parent->init_timeout_ms));
-    if (status == KOLO_OK && s->start.child) status = pick_members(s, rows, addresses);
+    if (s->start.child) own.status = kolo_oob_prepare_child(parent->oob, oob_child, mine->address);
+    mine->failed = own.status;
+    if (own.status != KOLO_OK) snprintf(own.text, sizeof own.text, "%s", kolo_error_text());
+    kolo_status_t status = kolo_oob_all_gather_until(parent->oob, rows, sizeof *rows,
+                                                     kolo_start_deadline(&s->start, parent->init_timeout_ms));
+    if (status == KOLO_OK && s->start.child) *began = check_members(s, rows, &own);
+    if (status == KOLO_OK && s->start.child && *began == KOLO_OK) status = pick_members(s, rows, addresses);
     free(rows);
     return status;
 }
@@ -97,9 +124,11 @@ static kolo_status_t split(kolo_start_t *start)
         /* the same on all members, new for each split */
         kolo_whole_t whole;
         uint64_t label = kolo_whole_begin(&whole, parent, s->as) << 24 ^ (uint64_t)(uint32_t)s->color;
-        status = exchange(s, &oob_child, &addresses);
-        kolo_whole_end(&whole, status);
+        kolo_status_t began = KOLO_OK;
+        status = exchange(s, &oob_child, &addresses, &began);
+        kolo_whole_end(&whole, status != KOLO_OK ? status : began);
         if (status != KOLO_OK) kolo_body_fail(parent, status);
+        if (status == KOLO_OK) status = began;
         if (status == KOLO_OK && child) {
             status = kolo_child_open(child, child->rank, child->nranks, oob_child, label, addresses);
             oob_child = NULL; /* consumed either way */

@@ -74,6 +74,8 @@ typedef struct {
     /* ---- */
     bool src_stays;                    /* nothing of SRC is written by this operation */
     uint32_t ntiles;                   /* over the longest chunk of any rank */
+    uint32_t idle;                     /* steps in a row in which nothing moved */
+    bool late;                         /* somebody is: lanes may run ahead, until the slowest ends its tile */
     kolo_lane_state_t *lanes;          /* plan->nlanes */
     uint32_t *events;                  /* plan->nevents */
     char *bounce;                      /* where GET_REDUCE reads to, behind the scratch chunks */

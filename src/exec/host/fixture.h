@@ -11,7 +11,7 @@
 
 #include <pthread.h>
 
-#define FIXTURE_MAX_RANKS 16
+#define FIXTURE_MAX_RANKS 20
 
 typedef struct fixture_end { /* one end of a queue */
     struct fixture_end *next;

@@ -6,7 +6,8 @@
  *
  * A lane runs at most one tile ahead of the slowest one, even where queues are deeper: what it copied in should be
  * in cache still when another lane reads it. (A plan is free of deadlock tile by tile, so waiting for a lane of an
- * earlier tile adds none.)
+ * earlier tile adds none.) But with many ranks one of them is always late, and should not cost its lateness at each
+ * tile: once a rank has waited for a while, it goes on as far as the queues have room (0073).
  */
 #include "exec/host/interp.h"
 #include "base/failpoint.h"
@@ -125,10 +126,29 @@ static void end_of_loop(kolo_lane_state_t *lane, const kolo_insn_t *insns)
     lane->pc++;
 }
 
-/* Tells whether the lane may begin its next tile. */
-static bool keeps_step(const kolo_task_t *task, const kolo_lane_state_t *lane)
+#define MANY       16u  /* ranks */
+#define LATE_STEPS 500u /* without a move, some 50 us: longer than ranks on their cores are apart */
+
+static bool is_slowest(const kolo_task_t *task, const kolo_lane_state_t *lane)
 {
     for (uint32_t k = 0; k < task->interp.plan->nlanes; k++)
+        if (!task->interp.lanes[k].done && task->interp.lanes[k].tile < lane->tile) return false;
+    return true;
+}
+
+/* Notes whether this step has moved anything. */
+static void look_for_lateness(kolo_task_t *task, bool moved)
+{
+    task->interp.idle = moved ? 0 : task->interp.idle + 1;
+    if (task->interp.idle == LATE_STEPS) task->interp.late = true;
+}
+
+/* Tells whether the lane may begin its next tile. Scratch is a tile's, and another lane may read it still. */
+static bool keeps_step(const kolo_task_t *task, const kolo_lane_state_t *lane)
+{
+    const kolo_plan_t *p = task->interp.plan;
+    if (task->interp.late && p->nranks > MANY && !p->nscratch) return true;
+    for (uint32_t k = 0; k < p->nlanes; k++)
         if (!task->interp.lanes[k].done && lane->tile > task->interp.lanes[k].tile + 1) return false;
     return true;
 }
@@ -180,6 +200,7 @@ static kolo_status_t run_lane(kolo_task_t *task, uint32_t index, bool *moved)
             if (status != KOLO_OK) return status == KOLO_IN_PROGRESS ? KOLO_OK : status;
         }
         lane->pc = first;
+        if (task->interp.late && is_slowest(task, lane)) task->interp.late = false;
         lane->done = ++lane->tile >= task->interp.ntiles;
         *moved = true;
         if (!keeps_step(task, lane)) return KOLO_OK;
@@ -233,7 +254,7 @@ static void cancel(kolo_task_t *task)
 
 kolo_status_t kolo_interp_step(kolo_task_t *task, bool *moved)
 {
-    bool all = true, any;
+    bool all = true, any, anything = false;
     task->interp.in_pieces = false;
     do {
         any = false;
@@ -247,8 +268,10 @@ kolo_status_t kolo_interp_step(kolo_task_t *task, bool *moved)
             }
             all &= task->interp.lanes[k].done;
         }
-        *moved |= any;
+        anything |= any;
     } while (any && !all && !task->interp.in_pieces);
+    *moved |= anything;
+    look_for_lateness(task, anything);
     return all && sent(task) ? KOLO_OK : KOLO_IN_PROGRESS;
 }
 

@@ -84,6 +84,8 @@ kolo_status_t kolo_task_start_plan(kolo_task_t *task, void *state)
     }
     uint64_t longest = longest_chunk(task);
     task->interp.ntiles = 1;
+    task->interp.idle = 0;
+    task->interp.late = false;
     if (longest > task->interp.tile_bytes)
         task->interp.ntiles = (uint32_t)KOLO_DIV_UP(longest, task->interp.tile_bytes);
     task->interp.bounce =
