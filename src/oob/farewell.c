@@ -3,6 +3,8 @@
  * Farewells: the last frame of a rank on a connection. It says that the rank leaves in order, or which rank it
  * blames; a rank that gives up sends its reason in a frame of words before it.
  */
+#include "oob/leave.h"
+
 #include "base/text/plain.h"
 #include "oob/internal.h"
 
@@ -51,6 +53,15 @@ static size_t farewell_frames(const kolo_oob_t *oob, uint8_t bytes[2 * KOLO_HEAD
     }
     kolo_oob_head_encode(&head, bytes + used);
     return used + KOLO_HEAD_BYTES;
+}
+
+bool kolo_oob_has_left(kolo_oob_t *oob, int rank)
+{
+    pthread_mutex_lock(&oob->lock);
+    const kolo_peer_t *peer = kolo_peer_find(oob, rank);
+    bool left = peer != NULL && peer->farewell && peer->words[0] == '\0';
+    pthread_mutex_unlock(&oob->lock);
+    return left;
 }
 
 void kolo_farewell_say(const kolo_oob_t *oob, kolo_conn_t *conn)

@@ -4,8 +4,10 @@
  * at most one sendmsg and one receive per socket, so that a waiter on another connection is soon back at its own
  * condition.
  */
+#include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "oob/leave.h"
 #include "wire/tcp/tcp.h"
 
 #include <errno.h>
@@ -22,6 +24,8 @@
 #define COLD_EACH 4
 /* payloads up to which a message that comes after silence is peeked at */
 #define PEEK_BYTES 1448
+/* so long after the end of a connection word may come that its rank has left in order */
+#define WORD_MS 20
 
 /* ---- failure ---- */
 
@@ -200,8 +204,24 @@ static bool is_alive(const kolo_tcp_conn_t *conn)
 static void note_failure(kolo_tcp_conn_t *conn)
 {
     kolo_debug("tcp", "%s", conn->error);
-    if (kolo_tcp_is_carrier(conn) && !conn->orderly && conn->mate->status == KOLO_OK)
-        kolo_tcp_conn_fail(conn->mate, conn->status, "its carrier failed: %.*s", 200, conn->error);
+    conn->failed_ns = kolo_now_ns();
+    if (!kolo_tcp_is_carrier(conn) || conn->orderly || conn->mate->status != KOLO_OK) return;
+    kolo_tcp_conn_fail(conn->mate, conn->status, "its carrier failed: %.*s", 200, conn->error);
+    conn->mate->failed_ns = conn->failed_ns;
+}
+
+/* Tells whether its failure concerns also those who wait for other connections. A process that has left and ends by
+ * _exit() says no farewell here, and word of its leave may come just behind: so that is awaited for a moment. */
+static bool is_for_all(kolo_tcp_conn_t *conn)
+{
+    kolo_wire_ctx_t *ctx = conn->state->ctx;
+    if (conn->status == KOLO_OK || conn->orderly || conn->closed) return false;
+    if (conn->status != KOLO_ERR_REMOTE || !ctx->oob) return true;
+    conn->orderly = kolo_oob_has_left(ctx->oob, conn->peer);
+    if (conn->orderly) return false;
+    if (kolo_now_ns() - conn->failed_ns >= WORD_MS * KOLO_NS_PER_MS) return true;
+    kolo_waker_wake(&ctx->waker); /* who sleeps looks again */
+    return false;
 }
 
 static void pump_out(kolo_tcp_conn_t *conn, bool *wrote)
@@ -241,7 +261,7 @@ kolo_status_t kolo_tcp_step(void *arg)
     state->calls += !wrote;
     for (kolo_tcp_conn_t *conn = state->first; conn; conn = conn->next) {
         if (!wrote && is_turn(conn)) pump_in(conn);
-        if (conn->status != KOLO_OK && !conn->orderly && !conn->closed && !failed) failed = conn;
+        if (KOLO_UNLIKELY(conn->status != KOLO_OK) && !failed && is_for_all(conn)) failed = conn;
     }
     return failed ? report(failed) : KOLO_OK;
 }

@@ -62,6 +62,7 @@ struct kolo_tcp_conn {
     kolo_head_line_t *head;
     kolo_tcp_sock_t *socks;
     kolo_status_t status;  /* first failure; its text in `error` */
+    uint64_t failed_ns;    /* when it failed */
     bool orderly;          /* it is a farewell: reported by check, not by step */
     bool closed;           /* here */
     const void **external; /* writer: per slot, payload outside the slot, or NULL */

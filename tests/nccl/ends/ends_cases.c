@@ -147,6 +147,28 @@ static void processes_exit_in_order(me_t *me, int number)
     me->comm = NULL;
 }
 
+/* Sent, destroyed, gone without a word: the receiver is later than all that. */
+static void what_was_sent_before_exit_arrives(me_t *me)
+{
+    enum { N = 10000 }; /* more than one frame: they come over the messages' own connection */
+    float *a = floats(me, N, 7), *b = floats(me, N, 0);
+    works(me, me->comm, me->n);
+    meet(me);
+    if (me->rank == 0) {
+        OK(ncclSend(a, N, ncclFloat32, 1, me->comm, me->stream));
+        OK(ncclCommDestroy(me->comm));
+        _exit(0);
+    }
+    if (me->rank == 1) {
+        nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL);
+        OK(ncclRecv(b, N, ncclFloat32, 0, me->comm, me->stream));
+        sync_stream(me);
+        EQ(at(me, b, N - 1), 7);
+    }
+    OK(ncclCommDestroy(me->comm));
+    me->comm = NULL;
+}
+
 #define ORDER(number)                                                                                              \
     static void processes_exit_in_order_##number(me_t *me)                                                         \
     {                                                                                                              \
@@ -164,6 +186,7 @@ const case_t ends_cases[] = {
     {"what_has_arrived_is_received_after_its_sender_has_gone",
      what_has_arrived_is_received_after_its_sender_has_gone, EACH},
     {"ranks_end_at_once", ranks_end_at_once, EACH},
+    {"what_was_sent_before_exit_arrives", what_was_sent_before_exit_arrives, PROCESSES},
     {"processes_exit_in_order_0", processes_exit_in_order_0, PROCESSES},
     {"processes_exit_in_order_1", processes_exit_in_order_1, PROCESSES},
     {"processes_exit_in_order_2", processes_exit_in_order_2, PROCESSES},
