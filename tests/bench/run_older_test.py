@@ -12,7 +12,7 @@ run_older, build = sys.argv[1:]
 
 def run(older):
     p = subprocess.run([run_older, older, "--build", build, "--ranks", "2", "--sizes", "8", "--ops", "all_reduce", "--budget",
-                        "0.001", "--turns", "2", "--seconds", "1", "--no-programs"], stdin=subprocess.DEVNULL,
+                        "0.001", "--turns", "2", "--seconds", "5", "--no-programs"], stdin=subprocess.DEVNULL,
                        capture_output=True, text=True, timeout=100)
     return p.returncode, p.stdout
 
