@@ -296,7 +296,7 @@ static bool connects_with(const kolo_oob_t *oob, int rank, uint64_t *number, uin
 {
     const kolo_board_t *board = kolo_diag(oob)->board;
     uint64_t n = load(&board->connecting);
-    if (n == KOLO_BOARD_NONE || oob->ready == NULL || oob->awaits != rank || is_before(n, *number)) return false;
+    if (n == KOLO_BOARD_NONE || kolo_oob_awaiting(oob, rank) == NULL || is_before(n, *number)) return false;
     if (!look_up(board, n, word)) return false;
     *number = n;
     return true;
@@ -436,13 +436,14 @@ const char *kolo_board_arrived(kolo_conn_t *conn)
 void kolo_board_look(kolo_oob_t *oob, uint64_t now_ns)
 {
     if (pthread_mutex_trylock(&oob->lock) != 0) return; /* somebody is busy with it: it does not wait */
-    if (kolo_diag(oob)->board != NULL && oob->ready != NULL && oob->awaits >= 0 &&
-        now_ns >= KOLO_MAX(oob->waits_since_ns, kolo_diag(oob)->asked_ns) + kolo_diag(oob)->stalled_ns) {
+    const kolo_awaiting_t *w = kolo_oob_awaiting(oob, -1);
+    if (kolo_diag(oob)->board != NULL && w != NULL &&
+        now_ns >= KOLO_MAX(w->since_ns, kolo_diag(oob)->asked_ns) + kolo_diag(oob)->stalled_ns) {
         uint64_t number = load(&kolo_diag(oob)->board->connecting);
         if (number != KOLO_BOARD_NONE)
-            kolo_board_ask(oob, oob->awaits, number);
+            kolo_board_ask(oob, w->rank, number);
         else if ((number = load(&kolo_diag(oob)->board->pairing)) != KOLO_BOARD_NONE)
-            ask_pair(oob, oob->awaits, number);
+            ask_pair(oob, w->rank, number);
         kolo_diag(oob)->asked_ns = now_ns;
     }
     kolo_left_look(oob);

@@ -3,7 +3,9 @@
  * How a rank's thread waits for the progress thread: it sleeps on the gate of its object. The progress thread tests
  * the condition itself and opens the gate only when it holds: with thousands of ranks, needless wake-ups are what
  * costs. A set abort flag opens no gate, so objects with a sleeping thread are in a list, and one ticker of the
- * process checks their flags; thousands of sleeping ranks cost one timer, and none when no rank waits.
+ * process checks their flags; thousands of sleeping ranks cost one timer, and none when no rank waits. A rank
+ * mostly has one thread that waits; two where a thread of the communicator's own runs its operations, and connects
+ * for them, while the program's makes another communicator from it.
  */
 #include "base/log.h"
 #include "oob/internal.h"
@@ -92,7 +94,33 @@ void kolo_oob_wake(kolo_oob_t *oob)
     atomic_fetch_add_explicit(&oob->changes, 1, memory_order_release);
     if (oob->bell != NULL) kolo_waker_wake(oob->bell);
     if (oob->stream_bell != NULL) kolo_waker_wake(oob->stream_bell);
-    if (oob->ready != NULL && oob->ready(oob, oob->ready_arg)) kolo_gate_open(&oob->gate);
+    for (const kolo_awaiting_t *w = oob->awaiting; w != NULL; w = w->next)
+        if (w->ready(oob, w->arg)) {
+            kolo_gate_open(&oob->gate); /* for all: each looks for itself */
+            return;
+        }
+}
+
+const kolo_awaiting_t *kolo_oob_awaiting(const kolo_oob_t *oob, int rank)
+{
+    const kolo_awaiting_t *w = oob->awaiting;
+    while (w != NULL && (rank >= 0 ? w->rank != rank : w->rank < 0)) w = w->next;
+    return w;
+}
+
+static void awaiting_add(kolo_oob_t *oob, kolo_awaiting_t *mine)
+{
+    if (oob->abort != NULL && oob->awaiting == NULL) waiting_add(oob);
+    mine->next = oob->awaiting;
+    oob->awaiting = mine;
+}
+
+static void awaiting_del(kolo_oob_t *oob, const kolo_awaiting_t *mine)
+{
+    kolo_awaiting_t **at = &oob->awaiting;
+    while (*at != mine) at = &(*at)->next; /* another thread may have come after this one */
+    *at = mine->next;
+    if (oob->abort != NULL && oob->awaiting == NULL) waiting_del(oob);
 }
 
 uint64_t kolo_oob_changes(const kolo_oob_t *oob)
@@ -114,22 +142,17 @@ void kolo_oob_set_stream_bell(kolo_oob_t *oob, kolo_waker_t *waker)
     pthread_mutex_unlock(&oob->lock);
 }
 
-kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, uint64_t deadline_ns,
-                             kolo_describe_fn_t describe, void *describe_arg)
+static kolo_status_t await(kolo_oob_t *oob, kolo_awaiting_t *mine, uint64_t deadline_ns,
+                           kolo_describe_fn_t describe, void *describe_arg)
 {
-    if (ready(oob, arg)) return KOLO_OK;
+    if (mine->ready(oob, mine->arg)) return KOLO_OK;
     kolo_status_t status = KOLO_OK;
     kolo_wait_t wait;
     kolo_wait_init(&wait, oob->abort, deadline_ns, describe, describe_arg, 2);
-    /* Within another wait of this thread, which has lasted for long and asks around: it goes on afterwards. */
-    kolo_ready_fn_t outer = oob->ready;
-    void *outer_arg = oob->ready_arg;
-    uint64_t outer_since_ns = oob->waits_since_ns;
-    if (oob->abort != NULL && outer == NULL) waiting_add(oob);
-    oob->ready = ready;
-    oob->ready_arg = arg;
-    oob->waits_since_ns = kolo_now_ns();
-    while (status == KOLO_OK && !ready(oob, arg)) {
+    mine->since_ns = kolo_now_ns();
+    awaiting_add(oob,
+                 mine); /* maybe within another wait of this thread, which has lasted for long and asks around */
+    while (status == KOLO_OK && !mine->ready(oob, mine->arg)) {
         if (oob->closed) {
             status = kolo_fail(KOLO_ERR_ABORTED, "%s: rank %d was closed while it waited", oob->name, oob->rank);
             break;
@@ -140,12 +163,23 @@ kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, 
         if (status == KOLO_OK) status = kolo_gate_wait(&oob->gate, ticket, &wait);
         pthread_mutex_lock(&oob->lock);
     }
-    oob->ready = outer;
-    oob->ready_arg = outer_arg;
-    oob->waits_since_ns = outer_since_ns;
+    awaiting_del(oob, mine);
     kolo_wait_end(&wait);
-    if (oob->abort != NULL && outer == NULL) waiting_del(oob);
     /* A caller that set a deadline of its own may go on after it. */
     if (status != KOLO_OK && status != KOLO_ERR_TIMEOUT) oob->failed = true;
     return status;
+}
+
+kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, uint64_t deadline_ns,
+                             kolo_describe_fn_t describe, void *describe_arg)
+{
+    kolo_awaiting_t mine = {.ready = ready, .arg = arg, .rank = -1};
+    return await(oob, &mine, deadline_ns, describe, describe_arg);
+}
+
+kolo_status_t kolo_oob_await_rank(kolo_oob_t *oob, int rank, kolo_ready_fn_t ready, kolo_describe_fn_t describe,
+                                  void *arg, uint64_t deadline_ns)
+{
+    kolo_awaiting_t mine = {.ready = ready, .arg = arg, .rank = rank};
+    return await(oob, &mine, deadline_ns, describe, arg);
 }

@@ -20,6 +20,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TAG_STEPS 24 /* bits of a tag for the step of an all-gather; its number lies above them */
+
 typedef struct {
     int to, from;           /* ranks */
     int send_row, recv_row; /* first of the rows, which wrap round at nranks */
@@ -194,22 +196,23 @@ static kolo_status_t gather_locked(gather_t *g)
     return status;
 }
 
-static kolo_status_t gather(kolo_oob_t *oob, void *table, size_t row_bytes, int extra, uint64_t deadline_ns,
-                            const char *what)
+#define NEXT   UINT64_MAX                        /* of the object's own count */
+#define BESIDE (UINT64_C(1) << (63 - TAG_STEPS)) /* a series that another thread counts */
+
+static kolo_status_t gather(gather_t *g, int extra, uint64_t number)
 {
-    gather_t g = {.oob = oob, .table = table, .row_bytes = row_bytes, .deadline_ns = deadline_ns, .what = what};
+    kolo_oob_t *oob = g->oob;
     if (oob->nranks == 1) return KOLO_OK;
-    int steps = make_steps(oob, extra, NULL);
-    g.nsteps = steps;
-    g.steps = calloc((size_t)steps, sizeof(step_t));
-    if (g.steps == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: no memory for an all-gather", oob->name);
-    make_steps(oob, extra, g.steps);
+    g->nsteps = make_steps(oob, extra, NULL);
+    g->steps = calloc((size_t)g->nsteps, sizeof(step_t));
+    if (g->steps == NULL) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: no memory for an all-gather", oob->name);
+    make_steps(oob, extra, g->steps);
     pthread_mutex_lock(&oob->lock);
-    g.tag = oob->gathers++ << 24;
-    kolo_status_t status = gather_locked(&g);
+    g->tag = (number == NEXT ? oob->gathers++ : number) << TAG_STEPS;
+    kolo_status_t status = gather_locked(g);
     if (status != KOLO_OK) oob->failed = true;
     pthread_mutex_unlock(&oob->lock);
-    free(g.steps);
+    free(g->steps);
     return status;
 }
 
@@ -217,7 +220,12 @@ kolo_status_t kolo_oob_gather_addresses(kolo_oob_t *oob, uint64_t deadline_ns)
 {
     kolo_address_t mine = oob->table[oob->rank];
     KOLO_FAIL_POINT_TRY("oob.addresses.start");
-    KOLO_TRY(gather(oob, oob->table, sizeof(kolo_address_t), 1, deadline_ns, addresses));
+    gather_t g = {.oob = oob,
+                  .table = (uint8_t *)oob->table,
+                  .row_bytes = sizeof(kolo_address_t),
+                  .deadline_ns = deadline_ns,
+                  .what = addresses};
+    KOLO_TRY(gather(&g, 1, NEXT));
     for (int i = 0; i < oob->nranks; i++) {
         const char *wrong = kolo_address_check(&oob->table[i]);
         if (wrong == NULL && i == oob->rank && memcmp(&mine, &oob->table[i], sizeof(mine)) != 0) wrong = "not ours";
@@ -228,15 +236,29 @@ kolo_status_t kolo_oob_gather_addresses(kolo_oob_t *oob, uint64_t deadline_ns)
     return KOLO_OK;
 }
 
-kolo_status_t kolo_oob_all_gather_until(kolo_oob_t *oob, void *table, size_t bytes, uint64_t deadline_ns)
+static kolo_status_t gather_rows(kolo_oob_t *oob, void *table, size_t bytes, uint64_t deadline_ns, uint64_t number)
 {
     if (oob == NULL || (table == NULL && bytes > 0))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all-gather: oob or table is NULL");
     if (bytes > KOLO_GATHER_FRAME_MAX / (size_t)oob->nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: rows of %zu bytes are too large for %d ranks", oob->name,
                          bytes, oob->nranks);
-    return gather(oob, table, bytes, 0, kolo_oob_deadline(oob, deadline_ns),
-                  kolo_wait_purpose_call("in an all-gather"));
+    gather_t g = {.oob = oob,
+                  .table = table,
+                  .row_bytes = bytes,
+                  .deadline_ns = kolo_oob_deadline(oob, deadline_ns),
+                  .what = kolo_wait_purpose_call("in an all-gather")};
+    return gather(&g, 0, number);
+}
+
+kolo_status_t kolo_oob_all_gather_until(kolo_oob_t *oob, void *table, size_t bytes, uint64_t deadline_ns)
+{
+    return gather_rows(oob, table, bytes, deadline_ns, NEXT);
+}
+
+kolo_status_t kolo_oob_all_gather_beside(kolo_oob_t *oob, uint64_t number, void *table, size_t bytes)
+{
+    return gather_rows(oob, table, bytes, 0, BESIDE | number);
 }
 
 kolo_status_t kolo_oob_all_gather(kolo_oob_t *oob, void *table, size_t bytes)
@@ -247,7 +269,9 @@ kolo_status_t kolo_oob_all_gather(kolo_oob_t *oob, void *table, size_t bytes)
 kolo_status_t kolo_oob_barrier(kolo_oob_t *oob)
 {
     if (oob == NULL) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "barrier: oob is NULL");
-    return gather(oob, NULL, 0, 0, kolo_oob_deadline(oob, 0), kolo_wait_purpose_call("in a barrier"));
+    gather_t g = {
+        .oob = oob, .deadline_ns = kolo_oob_deadline(oob, 0), .what = kolo_wait_purpose_call("in a barrier")};
+    return gather(&g, 0, NEXT);
 }
 
 /* Broadcasts by a binomial tree over ranks counted from the root: rank v gets from v without its highest bit. */

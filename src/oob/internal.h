@@ -3,7 +3,7 @@
  * What the files of this room share, and the rooms that register with it (room.h) may see: parameters and the
  * object behind kolo_oob_t.
  *
- * Threads: an oob is shared by the rank's thread and the progress thread under oob->lock; the rank's thread waits
+ * Threads: an oob is shared by the rank's threads and the progress thread under oob->lock; the rank's threads wait
  * on oob->gate, which the progress thread opens when something has come. Tearing down happens by a call on the
  * progress thread, where no handler of ours can be running.
  */
@@ -116,6 +116,16 @@ struct kolo_peer {
     void *state[KOLO_ROOM_COUNT]; /* what the rooms above keep of it */
 };
 
+/* A wait in kolo_oob_await(), on the stack of its thread. */
+typedef bool (*kolo_ready_fn_t)(kolo_oob_t *oob, void *arg);
+typedef struct kolo_awaiting {
+    struct kolo_awaiting *next;
+    kolo_ready_fn_t ready;
+    void *arg;
+    int rank; /* that it waits for, -1: none, or several */
+    uint64_t since_ns;
+} kolo_awaiting_t;
+
 /* A stream that was dialled before kolo_oob_accept() asked for it. */
 typedef struct kolo_early_stream {
     struct kolo_early_stream *next;
@@ -140,11 +150,9 @@ struct kolo_oob {
 
     pthread_mutex_t lock;
     kolo_gate_t gate;
-    bool (*ready)(kolo_oob_t *oob, void *arg); /* what the rank's thread waits for, NULL if it does not */
-    void *ready_arg;
-    uint64_t waits_since_ns;
-    _Atomic uint64_t changes; /* times that something has come or gone */
-    kolo_waker_t *bell;       /* rung with each; NULL: none */
+    kolo_awaiting_t *awaiting; /* what the rank's threads wait for, the latest first */
+    _Atomic uint64_t changes;  /* times that something has come or gone */
+    kolo_waker_t *bell;        /* rung with each; NULL: none */
     kolo_waker_t *stream_bell;
     bool closed;
     bool failed;                           /* a call failed: peers must not take our leaving for an orderly one */
@@ -165,8 +173,6 @@ struct kolo_oob {
     size_t nstreams;
     uint64_t gathers, broadcasts;
 
-    int awaits; /* the rank that the thread in kolo_oob_await() waits for, -1: none, or several */
-
     struct kolo_bootstrap *boot; /* while the check-in lasts */
     kolo_lifeline_t *line;       /* to the root, until the ring is closed; NULL also if it keeps none */
     kolo_address_t root_at;
@@ -174,7 +180,7 @@ struct kolo_oob {
     kolo_reply_t *setup_failure; /* the root's, or the parent's, word that there will be no job; ends every wait */
     bool open;                   /* rank, nranks and table are final: peers may call */
 
-    /* in the list of objects whose thread waits (await.c) */
+    /* in the list of objects with a thread that waits (await.c) */
     kolo_oob_t *next_waiting, **prev_waiting;
 };
 
@@ -183,11 +189,16 @@ struct kolo_oob {
 /* ---- waiting (await.c) ---- */
 
 /* Waits until ready(oob, arg), called with the lock held, is true. Called and returns with the lock held. Ends with
- * KOLO_ERR_ABORTED when the oob is closed. `describe` is called without the lock. */
-typedef bool (*kolo_ready_fn_t)(kolo_oob_t *oob, void *arg);
+ * KOLO_ERR_ABORTED when the oob is closed. `describe` is called without the lock. Several threads may wait at a
+ * time, each for something of its own. */
 kolo_status_t kolo_oob_await(kolo_oob_t *oob, kolo_ready_fn_t ready, void *arg, uint64_t deadline_ns,
                              kolo_describe_fn_t describe, void *describe_arg);
-/* Wakes the rank's thread if it waits for what has changed. With the lock held. */
+/* Does the same for something that comes from this rank. `arg` is that of both functions. */
+kolo_status_t kolo_oob_await_rank(kolo_oob_t *oob, int rank, kolo_ready_fn_t ready, kolo_describe_fn_t describe,
+                                  void *arg, uint64_t deadline_ns);
+/* Returns a wait for this rank, for -1 one for any single rank; NULL: there is none. With the lock held. */
+const kolo_awaiting_t *kolo_oob_awaiting(const kolo_oob_t *oob, int rank);
+/* Wakes the rank's threads if one waits for what has changed. With the lock held. */
 void kolo_oob_wake(kolo_oob_t *oob);
 /* Joins the ticker that looks at abort flags, and leaves it: it lives as long as any object has joined. */
 void kolo_ticker_join(kolo_progress_t *progress);

@@ -67,7 +67,8 @@ static void oob_starved(void *owner, uint64_t since_ns)
     if (now - since_ns < limit_ns) return;
     int nranks = oob_who(oob, who, sizeof(who));
     pthread_mutex_lock(&oob->lock);
-    bool waits = oob->ready != NULL && now - oob->waits_since_ns >= limit_ns && oob->setup_failure == NULL;
+    const kolo_awaiting_t *w = oob->awaiting;
+    bool waits = w != NULL && now - w->since_ns >= limit_ns && oob->setup_failure == NULL;
     if (waits) oob->setup_failure = calloc(1, sizeof(*oob->setup_failure));
     if (waits && oob->setup_failure != NULL) {
         oob->setup_failure->status = KOLO_ERR_SYSTEM;

@@ -234,9 +234,7 @@ kolo_status_t kolo_oob_recv_kind(kolo_oob_t *oob, const kolo_message_to_t *l, vo
     kolo_status_t status = t.peer != NULL ? KOLO_OK : KOLO_ERR_NO_MEMORY;
     if (status == KOLO_OK) {
         kolo_inbound_post(oob, &in);
-        oob->awaits = l->rank;
-        status = kolo_oob_await(oob, receive_over, &t, l->deadline_ns, describe_receive, &t);
-        oob->awaits = -1;
+        status = kolo_oob_await_rank(oob, l->rank, receive_over, describe_receive, &t, l->deadline_ns);
         kolo_inbound_withdraw(oob, &in);
         if (status == KOLO_OK) status = kolo_inbound_result(oob, t.peer, &in, "receiving");
     }

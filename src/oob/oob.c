@@ -26,7 +26,7 @@ kolo_status_t kolo_oob_new(const char *name, const _Atomic uint32_t *abort, int 
     pthread_mutex_init(&oob->lock, NULL);
     oob->abort = abort;
     oob->timeout_ms = timeout_ms;
-    oob->blames = oob->awaits = -1;
+    oob->blames = -1;
     oob->early_tail = &oob->early;
     oob->streams_tail = &oob->streams;
     kolo_rooms_opened(oob);

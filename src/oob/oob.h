@@ -78,7 +78,8 @@ kolo_status_t kolo_oob_unseal(const kolo_oob_t *oob, const uint8_t sealed[KOLO_O
 /* Returns the bytes that this object holds. */
 size_t kolo_oob_memory(const kolo_oob_t *oob);
 
-/* ---- messages ---- (one thread per oob at a time; deadline 0 = the job's default time-out) */
+/* ---- messages ---- (deadline 0 = the job's default time-out. Any thread, if each has tags of its own; what all
+ * ranks take part in, all-gather, broadcast and barrier, is for one thread per oob at a time) */
 
 #define KOLO_OOB_MESSAGE_MAX (1u << 20)
 

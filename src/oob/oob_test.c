@@ -233,6 +233,36 @@ static void streams_are_handed_over(void **state)
     test_run(5, streams);
 }
 
+/* ---- two threads of a rank ---- */
+
+static void *answer(void *arg)
+{
+    kolo_oob_t *oob = arg;
+    test_ok(kolo_oob_recv(oob, 1, 1, NULL, 0, kolo_deadline_ms(5000)));
+    test_ok(kolo_oob_send(oob, 1, 2, NULL, 0));
+    return NULL;
+}
+
+/* Rank 1 comes to the all-gather only when it has its answer, which rank 0 gives beside that all-gather. */
+static void answer_beside(test_rank_t *me)
+{
+    pthread_t thread;
+    if (me->rank == 0) test_equal(pthread_create(&thread, NULL, answer, me->oob), 0);
+    poll(NULL, 0, me->rank == 0 ? 50 : 150); /* so that they wait in this order */
+    if (me->rank == 1) {
+        test_ok(kolo_oob_send(me->oob, 0, 1, NULL, 0));
+        test_ok(kolo_oob_recv(me->oob, 0, 2, NULL, 0, 0));
+    }
+    gather_rows(me->oob, 1, 7);
+    if (me->rank == 0) pthread_join(thread, NULL);
+}
+
+static void a_thread_is_answered_beside_an_all_gather_of_another(void **state)
+{
+    (void)state;
+    test_run(2, answer_beside);
+}
+
 /* ---- children ---- */
 
 static void split(test_rank_t *me)
@@ -321,6 +351,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_receive_that_timed_out_can_be_repeated, test_before, test_after),
         cmocka_unit_test_setup_teardown(early_messages_are_bounded_and_none_is_lost, test_before, test_after),
         cmocka_unit_test_setup_teardown(streams_are_handed_over, test_before, test_after),
+        cmocka_unit_test_setup_teardown(a_thread_is_answered_beside_an_all_gather_of_another, test_before,
+                                        test_after),
         cmocka_unit_test_setup_teardown(a_child_works_beside_its_parent, test_before, test_after),
         cmocka_unit_test_setup_teardown(ranks_join_over_ipv6, test_before, test_after),
         cmocka_unit_test(interface_lists_follow_the_syntax),

@@ -147,10 +147,8 @@ kolo_status_t kolo_oob_accept(kolo_oob_t *oob, int peer, uint64_t tag, uint64_t 
     KOLO_TRY(check_stream(oob, peer, socket));
     KOLO_FAIL_POINT_TRY("oob.stream.accept");
     pthread_mutex_lock(&oob->lock);
-    oob->awaits = peer;
-    kolo_status_t status =
-        kolo_oob_await(oob, stream_came, &a, kolo_oob_deadline(oob, deadline_ns), describe_accept, &a);
-    oob->awaits = -1;
+    deadline_ns = kolo_oob_deadline(oob, deadline_ns);
+    kolo_status_t status = kolo_oob_await_rank(oob, peer, stream_came, describe_accept, &a, deadline_ns);
     if (status == KOLO_OK && *a.found == NULL) {
         status = a.peer != NULL ? kolo_peer_check(oob, a.peer, "waiting for a stream")
                                 : kolo_oob_lost(oob, "waiting for a stream");

@@ -7,6 +7,7 @@
  */
 #include "comm/call/call.h"
 #include "mem/access.h"
+#include "oob/gather.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -142,8 +143,17 @@ static kolo_status_t compare_rows(const kolo_body_t *body, uint64_t number, cons
     return KOLO_OK;
 }
 
+/* Gathers for the operation of this number. Where a thread of the communicator's own runs the operations, the
+ * program's may gather meanwhile, on each rank at another point. */
+static kolo_status_t gather(kolo_body_t *body, uint64_t number, bool again, void *table, size_t bytes)
+{
+    const kolo_exec_ops_t *exec = body->gpu.exec;
+    return exec && exec->by_host ? kolo_oob_all_gather_beside(body->oob, 2 * number + again, table, bytes)
+                                 : kolo_oob_all_gather(body->oob, table, bytes);
+}
+
 /* Compares what a rank sends to another with what that expects; all see it, so that all fail alike. */
-static kolo_status_t compare_tables(const kolo_call_t *call)
+static kolo_status_t compare_tables(const kolo_call_t *call, uint64_t number)
 {
     kolo_body_t *body = call->comm->body;
     size_t n = (size_t)body->nranks;
@@ -154,7 +164,7 @@ static kolo_status_t compare_tables(const kolo_call_t *call)
         mine[r] = call->send_counts[r];
         mine[n + r] = call->recv_counts[r];
     }
-    kolo_status_t status = kolo_oob_all_gather(body->oob, table, 2 * n * sizeof *table);
+    kolo_status_t status = gather(body, number, true, table, 2 * n * sizeof *table);
     for (size_t a = 0; a < n && status == KOLO_OK; a++)
         for (size_t b = 0; b < n && status == KOLO_OK; b++) {
             uint64_t sends = table[a * 2 * n + b], expects = table[b * 2 * n + n + a];
@@ -178,9 +188,10 @@ kolo_status_t kolo_deep_check_ranks(const kolo_call_t *call)
     /* ranks that are in something else do not come to this: they find out as from any other wait for connections */
     kolo_board_publish(&body->track.board, number, kolo_call_signature(call));
     atomic_store_explicit(&body->track.board.connecting, number, memory_order_relaxed);
-    kolo_status_t status = kolo_oob_all_gather(body->oob, rows, sizeof rows[0]);
+    kolo_status_t status = gather(body, number, false, rows, sizeof rows[0]);
     if (status == KOLO_OK) status = compare_rows(body, number, (const uint64_t(*)[FIELDS])rows);
-    if (status == KOLO_OK && call->coll == KOLO_COLL_ALL_TO_ALL && call->send_counts) status = compare_tables(call);
+    if (status == KOLO_OK && call->coll == KOLO_COLL_ALL_TO_ALL && call->send_counts)
+        status = compare_tables(call, number);
     atomic_store_explicit(&body->track.board.connecting, KOLO_BOARD_NONE, memory_order_relaxed);
     free(rows);
     return status;

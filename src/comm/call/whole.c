@@ -37,5 +37,8 @@ void kolo_whole_end(kolo_whole_t *whole, kolo_status_t status)
 {
     kolo_wait_set_purpose(whole->before);
     if (status == KOLO_ERR_TIMEOUT) kolo_ask_around_time_out(whole->body);
+    const kolo_exec_ops_t *exec = whole->body->gpu.exec;
+    if (exec && exec->by_host)
+        return; /* the record is that of the operations, which another thread runs meanwhile */
     kolo_record_end(&whole->body->track.record, status);
 }
