@@ -200,7 +200,8 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
 
 /* ---- putting work on a stream ---- */
 
-/* One that is launched early has its blocks on the GPU beside those of the one before it. Where several
+/* One that is launched early has its blocks on the GPU beside those of the one before it; behind a copy that gains
+ * nothing. Where several
  * communicators do so, all of them must find room: else one fills this GPU, another one the next GPU, and both
  * wait. */
 static bool is_early(const kolo_cuda_state_t *s, kolo_cuda_grid_t grid)
@@ -217,7 +218,7 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_
     void *params[] = {args};
     KOLO_TRY(kolo_cuda_order_before(&s->order, stream));
     kolo_cu_result_t r;
-    if (s->kernels->early && !s->order.alone && is_early(s, grid)) {
+    if (s->kernels->early && !s->order.alone && !s->copied && is_early(s, grid)) {
         kolo_cu_launch_attribute_t early = {.id = KOLO_CU_LAUNCH_EARLY, .value.flag = 1};
         kolo_cu_launch_t how = {grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, &early, 1};
         r = s->api->launch_ex(&how, function, params, NULL);
@@ -225,6 +226,7 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_
         r = s->api->launch(function, grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, params, NULL);
     }
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "launch a kernel");
+    s->copied = false;
     if (KOLO_UNLIKELY(s->wants_mark)) kolo_cuda_mark(s, stream);
     return kolo_cuda_order_behind(&s->order, stream);
 }
@@ -237,6 +239,7 @@ kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *sr
     kolo_cu_result_t r =
         s->api->memcpy_async((kolo_cu_ptr_t)(uintptr_t)dst, (kolo_cu_ptr_t)(uintptr_t)src, bytes, stream);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "queue a copy");
+    s->copied = true;
     return kolo_cuda_order_behind(&s->order, stream);
 }
 
