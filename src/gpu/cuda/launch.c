@@ -201,15 +201,14 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
 /* ---- putting work on a stream ---- */
 
 /* One that is launched early has its blocks on the GPU beside those of the one before it; behind a copy that gains
- * nothing. Where several
- * communicators do so, all of them must find room: else one fills this GPU, another one the next GPU, and both
- * wait. */
-static bool is_early(const kolo_cuda_state_t *s, kolo_cuda_grid_t grid)
+ * nothing. Beside another communicator's kernels none is: those may fill this GPU while its own fill the next one, and
+ * on an H200 one stayed away for ever though there was room. */
+static bool is_early(const kolo_cuda_state_t *s)
 {
     bool wanted = kolo_cuda_options.early == KOLO_CUDA_EARLY_ALWAYS ||
                   (kolo_cuda_options.early == KOLO_CUDA_EARLY_GRAPHS && s->order.capturing);
-    uint32_t n = wanted ? atomic_load_explicit(&opened[s->device->ordinal], memory_order_relaxed) : 0;
-    return wanted && (n < 2 || 2 * n * grid.blocks <= s->resident);
+    return wanted && !s->order.alone && !s->copied &&
+           atomic_load_explicit(&opened[s->device->ordinal], memory_order_relaxed) < 2;
 }
 
 kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_cuda_grid_t grid, void *args,
@@ -218,7 +217,7 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_
     void *params[] = {args};
     KOLO_TRY(kolo_cuda_order_before(&s->order, stream));
     kolo_cu_result_t r;
-    if (s->kernels->early && !s->order.alone && !s->copied && is_early(s, grid)) {
+    if (s->kernels->early && is_early(s)) {
         kolo_cu_launch_attribute_t early = {.id = KOLO_CU_LAUNCH_EARLY, .value.flag = 1};
         kolo_cu_launch_t how = {grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, &early, 1};
         r = s->api->launch_ex(&how, function, params, NULL);
