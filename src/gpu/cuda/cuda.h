@@ -113,6 +113,7 @@ typedef struct kolo_cuda_state {
     uint32_t start;        /* what counters begin at */
     bool by_pci, one_fold; /* see kolo_exec_env_t */
     bool counted;          /* as one of several ranks on its GPU (launch.c) */
+    bool copied;           /* the newest piece is no kernel */
     uint64_t region_bytes; /* of all of it: layout, and what plans need */
     uint32_t resident;     /* blocks that this rank may have on its GPU at the same time */
     kolo_cuda_plans_t *plans;

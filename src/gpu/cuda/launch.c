@@ -200,15 +200,15 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
 
 /* ---- putting work on a stream ---- */
 
-/* One that is launched early has its blocks on the GPU beside those of the one before it. Where several
- * communicators do so, all of them must find room: else one fills this GPU, another one the next GPU, and both
- * wait. */
-static bool is_early(const kolo_cuda_state_t *s, kolo_cuda_grid_t grid)
+/* One that is launched early has its blocks on the GPU beside those of the one before it; behind a copy that gains
+ * nothing. Beside another communicator's kernels none is: those may fill this GPU while its own fill the next one, and
+ * on an H200 one stayed away for ever though there was room. */
+static bool is_early(const kolo_cuda_state_t *s)
 {
     bool wanted = kolo_cuda_options.early == KOLO_CUDA_EARLY_ALWAYS ||
                   (kolo_cuda_options.early == KOLO_CUDA_EARLY_GRAPHS && s->order.capturing);
-    uint32_t n = wanted ? atomic_load_explicit(&opened[s->device->ordinal], memory_order_relaxed) : 0;
-    return wanted && (n < 2 || 2 * n * grid.blocks <= s->resident);
+    return wanted && !s->order.alone && !s->copied &&
+           atomic_load_explicit(&opened[s->device->ordinal], memory_order_relaxed) < 2;
 }
 
 kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_cuda_grid_t grid, void *args,
@@ -217,7 +217,7 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_
     void *params[] = {args};
     KOLO_TRY(kolo_cuda_order_before(&s->order, stream));
     kolo_cu_result_t r;
-    if (s->kernels->early && !s->order.alone && is_early(s, grid)) {
+    if (s->kernels->early && is_early(s)) {
         kolo_cu_launch_attribute_t early = {.id = KOLO_CU_LAUNCH_EARLY, .value.flag = 1};
         kolo_cu_launch_t how = {grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, &early, 1};
         r = s->api->launch_ex(&how, function, params, NULL);
@@ -225,6 +225,7 @@ kolo_status_t kolo_cuda_put(kolo_cuda_state_t *s, kolo_cu_func_t function, kolo_
         r = s->api->launch(function, grid.blocks, 1, 1, grid.threads, 1, 1, 0, stream, params, NULL);
     }
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "launch a kernel");
+    s->copied = false;
     if (KOLO_UNLIKELY(s->wants_mark)) kolo_cuda_mark(s, stream);
     return kolo_cuda_order_behind(&s->order, stream);
 }
@@ -237,6 +238,7 @@ kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *sr
     kolo_cu_result_t r =
         s->api->memcpy_async((kolo_cu_ptr_t)(uintptr_t)dst, (kolo_cu_ptr_t)(uintptr_t)src, bytes, stream);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "queue a copy");
+    s->copied = true;
     return kolo_cuda_order_behind(&s->order, stream);
 }
 

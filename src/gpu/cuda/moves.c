@@ -31,6 +31,7 @@ static kolo_status_t move(kolo_cuda_state_t *s, const kolo_exec_move_t *m)
     else if (m->word)
         r = s->api->stream_write_word(m->stream, m->word, m->value, 0);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, m->wait ? "queue a wait for a signal" : "queue a signal");
+    s->copied = true;
     return kolo_cuda_order_behind(&s->order, m->stream);
 }
 

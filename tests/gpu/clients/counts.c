@@ -98,6 +98,48 @@ static bool counted(kit_team_t *t, const way_t *way)
     return kit_case_end(t, good, way->name);
 }
 
+/* A message to itself is a copy, behind which no kernel is launched early. */
+static bool behind_a_copy(kit_team_t *t)
+{
+    kit_rank_t *r = &t->ranks[0];
+    bool good = call_all(r, &(way_t){.grouped = true}, r->buffer, 4) && kit_sync(r, r->streams[0]);
+    if (!kit_meet(t)) return false;
+    long early = kit_calls("cuLaunchKernelEx");
+    if (!kit_meet(t)) return false;
+    for (int i = 0; i < CALLS && good; i++)
+        good = KIT_OK(kolo_group_start()) &&
+               KIT_OK(kolo_send(r->buffer, FEW, KOLO_INT32, r->rank, r->comm, r->streams[0])) &&
+               KIT_OK(kolo_recv(r->buffer + 8192, FEW, KOLO_INT32, r->rank, r->comm, r->streams[0])) &&
+               exchange(r, r->buffer) && KIT_OK(kolo_group_end());
+    if (!kit_meet(t)) return false;
+    early = kit_calls("cuLaunchKernelEx") - early;
+    if (good && early) good = KIT_FAIL("%ld kernels behind copies were launched early", early);
+    if (!kit_meet(t)) return false;
+    return kit_case_end(t, kit_sync(r, r->streams[0]) && good, "a kernel behind a copy");
+}
+
+/* While there is another communicator on the GPU no kernel is launched early. */
+static bool beside_another(kit_team_t *t)
+{
+    static const way_t way = {.name = "one beside another communicator"};
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kit_rank_t *r = &t->ranks[0];
+    kolo_comm_t first = r->comm;
+    if (!kit_comms_make(t, &config)) return false;
+    bool good = call_all(r, &way, r->buffer, 4) && kit_sync(r, r->streams[0]);
+    if (!kit_meet(t)) return false;
+    long early = kit_calls("cuLaunchKernelEx");
+    if (!kit_meet(t)) return false;
+    good = call_all(r, &way, r->buffer, CALLS) && good;
+    if (!kit_meet(t)) return false;
+    early = kit_calls("cuLaunchKernelEx") - early;
+    if (good && early) good = KIT_FAIL("%ld kernels beside another communicator were launched early", early);
+    good = kit_sync(r, r->streams[0]) && good;
+    kit_comms_end(t);
+    r->comm = first;
+    return kit_case_end(t, good, way.name);
+}
+
 bool conform_counts(kit_team_t *t)
 {
     static const way_t ways[] = {{"what a short call asks of the driver", false, false, false},
@@ -107,5 +149,5 @@ bool conform_counts(kit_team_t *t)
     if (t->n > 1 || t->options->host || kit_calls(NULL) < 0) return true;
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++)
         if (!counted(t, &ways[i])) return false;
-    return true;
+    return behind_a_copy(t) && beside_another(t);
 }

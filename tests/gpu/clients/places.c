@@ -118,7 +118,9 @@ static bool beside_others(kit_team_t *t, unsigned blocks, bool all)
     void *stream = kit_stream_new(r);
     bool good = stream && kit_kernel(r, spin_text, "spin", &spin), spins = all || r->rank % 2;
     __atomic_store_n(r->held, 0, __ATOMIC_RELEASE);
+    if (!kit_meet(t)) return false; /* to load a kernel the driver may wait for all GPUs of the process */
     if (good && spins) good = kit_launch(r, spin, blocks, &word, stream);
+    if (!kit_meet(t)) return false;
     for (int k = 0; k < 50; k++) kit_nap();
     for (int i = 0; i < 20 && good; i++) good = queue_all(r, i % 2 ? count : 70000);
     uint64_t end = kit_now_ms() + 5000;
