@@ -201,8 +201,8 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
 /* ---- putting work on a stream ---- */
 
 /* One that is launched early has its blocks on the GPU beside those of the one before it; behind a copy that gains
- * nothing. Beside another communicator's kernels none is: those may fill this GPU while its own fill the next one, and
- * on an H200 one stayed away for ever though there was room. */
+ * nothing. Beside another communicator's kernels none is: those may fill this GPU while its own fill the next one,
+ * and on an H200 one stayed away for ever though there was room. */
 static bool is_early(const kolo_cuda_state_t *s)
 {
     bool wanted = kolo_cuda_options.early == KOLO_CUDA_EARLY_ALWAYS ||
