@@ -296,10 +296,10 @@ kolo_status_t kolo_comm_finalize(kolo_comm_t comm);
  * others are late or still in operations that this rank has completed. Deregister windows first. Afterwards only
  * queries, destroy and abort are allowed, and the process may end. What others need of this rank stays until all
  * have left, finalized or destroyed the communicator, or are lost, even when it is destroyed here. A rank that has
- * called something else than one that left before it, or that calls a collective, finalize, split or grow
+ * called something else than one of whose leaving it has heard, or that calls a collective, finalize, split or grow
  * afterwards, gets KOLO_ERR_MISMATCH, with what kolo_comm_finalize() compares; the rank that left first is told of
- * nothing. Sends and puts between the other ranks go on. With blocking 0 it returns KOLO_IN_PROGRESS. NULL is
- * fine. */
+ * nothing, and word of a leaving is not waited for. Sends and puts between the other ranks go on. With blocking 0
+ * it returns KOLO_IN_PROGRESS. NULL is fine. */
 kolo_status_t kolo_comm_leave(kolo_comm_t comm);
 /* Waits until the operations that this rank has called on `comm`, on whatever stream, are complete, messages that
  * were only asked for (kolo_isend(), kolo_irecv()) included; on a GPU until the GPU is through with them. The
