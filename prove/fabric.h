@@ -30,7 +30,7 @@ typedef struct {
  * of the ends. */
 double kolo_fabric_send(kolo_fabric_t *f, kolo_fabric_place_t from, kolo_fabric_place_t to, uint32_t lane,
                         uint64_t bytes, double now);
-/* What the busiest card has carried in one direction, and what has gone up from leaf switches. */
+/* Counts what the busiest card has carried in one direction, and what has gone up from leaf switches. */
 void kolo_fabric_count(const kolo_fabric_t *f, uint64_t *busiest, uint64_t *up);
 
 #endif

@@ -20,7 +20,7 @@ static inline uint32_t mutate_random(uint32_t below)
     return below ? (uint32_t)((mutate_state >> 16) % below) : 0;
 }
 
-/* Room for one more instruction than the plan has, so that one can be doubled. */
+/* Copies a plan, with room for one more instruction, so that one can be doubled. */
 static inline kolo_plan_t *mutate_copy(const kolo_plan_t *p)
 {
     kolo_plan_t *q = malloc(sizeof(*q));
@@ -337,7 +337,7 @@ static inline bool swapped_steps(kolo_plan_t *p)
     return true;
 }
 
-/* Something waits, receives or orders later than it should: what comes after it reads early. */
+/* Makes something wait, receive or order later than it should: what comes after it reads early. */
 static inline bool early_read(kolo_plan_t *p)
 {
     kolo_insn_t *in = any_insn(p);
@@ -351,7 +351,7 @@ static inline bool early_read(kolo_plan_t *p)
     return moved;
 }
 
-/* The first step of a lane moves to another lane, or the other way round. */
+/* Moves the first step of a lane to another lane, or the other way round. */
 static inline bool wrong_lane(kolo_plan_t *p)
 {
     if (p->nlanes < 2) return false;

@@ -58,7 +58,7 @@ static inline uint32_t order_key(unsigned kind, uint32_t number)
     return kind * ORDER_KEYS + number % ORDER_KEYS;
 }
 
-/* In place, SRC and DST chunks that lie in the same memory are one. */
+/* Gives SRC and DST chunks that lie in the same memory (in place) one number. */
 static inline uint32_t order_chunk(const order_t *o, unsigned buf, uint32_t chunk)
 {
     const kolo_plan_t *p = o->p;
@@ -129,7 +129,7 @@ static inline void order_add_list(const order_t *o, order_step_t *s, const kolo_
     s->hash = order_mix(order_mix(s->hash, sum), o->any_order ? in->own_place != 0xffff : in->own_place);
 }
 
-/* What an earlier EXPOSE on this connection showed may be touched again after its RELEASE. */
+/* Adds what an earlier EXPOSE on this connection showed: it may be touched again after its RELEASE. */
 static inline void order_add_exposed(const order_t *o, order_step_t *s)
 {
     for (uint32_t key = 0; key < order_key(ORDER_SCRATCH, 0); key++)
@@ -179,7 +179,7 @@ static inline order_step_t order_make(order_t *o, const kolo_insn_t *in, const k
     return s;
 }
 
-/* Which lanes touch which chunks, and what is exposed. */
+/* Notes which lanes touch which chunks, and what is exposed. */
 static inline void order_touch(order_t *o, uint32_t lane)
 {
     kolo_cursor_t at;

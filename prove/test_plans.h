@@ -11,7 +11,7 @@
 
 typedef kolo_status_t (*test_emit_fn_t)(const kolo_emit_env_t *env, kolo_plan_t **plan);
 
-/* all_reduce along a ring, one lane. n >= 2. */
+/* Emits all_reduce along a ring, one lane. n >= 2. */
 static inline kolo_status_t emit_ring(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     int n = (int)env->nranks, r = (int)env->rank;
@@ -45,8 +45,8 @@ static inline kolo_status_t emit_ring(const kolo_emit_env_t *env, kolo_plan_t **
     return kolo_builder_finish(b, plan);
 }
 
-/* all_reduce in two steps: one lane sends inputs to the ranks that reduce them and puts its own part into scratch,
- * the other reduces, fans the result out and gathers. Events hand the scratch chunk over and back. */
+/* Emits all_reduce in two steps: one lane sends inputs to the ranks that reduce them and puts its own part into
+ * scratch, the other reduces, fans the result out and gathers. Events hand the scratch chunk over and back. */
 static inline kolo_status_t emit_direct(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks, r = env->rank;
@@ -87,7 +87,7 @@ static inline kolo_status_t emit_direct(const kolo_emit_env_t *env, kolo_plan_t 
     return kolo_builder_finish(b, plan);
 }
 
-/* broadcast along a chain that starts at the root, in four sub-chunks. */
+/* Emits broadcast along a chain that starts at the root, in four sub-chunks. */
 static inline kolo_status_t emit_chain(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks, at = (env->rank + n - env->root) % n;
@@ -117,7 +117,7 @@ static inline kolo_status_t emit_chain(const kolo_emit_env_t *env, kolo_plan_t *
     return kolo_builder_finish(b, plan);
 }
 
-/* all_gather by reference: everyone exposes its SRC to everyone. Connections by stride. */
+/* Emits all_gather by reference: everyone exposes its SRC to everyone. Connections by stride. */
 static inline kolo_status_t emit_references(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks, r = env->rank;

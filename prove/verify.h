@@ -39,14 +39,14 @@ typedef struct {
     const kolo_plan_t *const *next;
 } kolo_verify_options_t;
 
-/* plans[0..nranks). KOLO_OK, or KOLO_ERR_INTERNAL with a message: rank, lane, instruction, chunk, what is wrong. */
+/* Proves plans[0..nranks). KOLO_ERR_INTERNAL has a message: rank, lane, instruction, chunk, what is wrong. */
 kolo_status_t kolo_prove_verify(const kolo_plan_t *const *plans, uint32_t nranks,
                                 const kolo_verify_options_t *options);
 
-/* Per connection the steps of the trace must be the plan's, in order (order across connections is free). One step
- * per chunk, tile and connection end, for the segment that is the payload (dst, but src of SEND, RECV_REDUCE_SEND,
- * EXPOSE and PUT); the count must be such that every chunk has bytes in each of the `tiles`. The chunk of a NONE
- * segment is not looked at. */
+/* Checks that per connection the steps of the trace are the plan's, in order (order across connections is free).
+ * One step per chunk, tile and connection end, for the segment that is the payload (dst, but src of SEND,
+ * RECV_REDUCE_SEND, EXPOSE and PUT); the count must be such that every chunk has bytes in each of the `tiles`. The
+ * chunk of a NONE segment is not looked at. */
 kolo_status_t kolo_prove_verify_trace(const kolo_plan_t *plan, uint32_t tiles, const kolo_trace_step_t *steps,
                                       size_t count);
 
@@ -94,8 +94,8 @@ typedef struct {
 } kolo_sim_case_t;
 kolo_status_t kolo_prove_simulate(const kolo_sim_case_t *c, kolo_sim_result_t *result);
 
-/* The same for very many ranks that all do alike, each on a node of its own (a ring): one rank's plan stands for
- * all, what it posts on a connection lane is what arrives there. One lane only, PAIR connections only. */
+/* Simulates very many ranks that all do alike, each on a node of its own (a ring): one rank's plan stands for all,
+ * what it posts on a connection lane is what arrives there. One lane only, PAIR connections only. */
 kolo_status_t kolo_prove_simulate_alike(const kolo_plan_t *plan, uint64_t count, uint32_t type_bytes,
                                         const kolo_sim_machine_t *machine, kolo_sim_result_t *result);
 

@@ -50,7 +50,7 @@ static inline void kolo_cursor_next(kolo_cursor_t *c)
     c->pc++;
 }
 
-/* Loop counters as segments use them. */
+/* Returns a loop counter as segments use it. */
 static inline uint32_t kolo_cursor_i(const kolo_cursor_t *c)
 {
     return c->nopen ? c->turn[c->nopen - 1] : 0;

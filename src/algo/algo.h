@@ -46,13 +46,13 @@ static inline bool kolo_way_is(kolo_way_t a, kolo_way_t b)
 {
     return a.algo == b.algo && a.lines == b.lines;
 }
-/* way.c. Is there one for this collective? */
+/* Tells whether the collective has this way (way.c). */
 bool kolo_way_exists(kolo_coll_t coll, kolo_way_t way);
 /* All that there are; returns how many. */
 #define KOLO_WAYS_MAX 16
 size_t kolo_way_all(kolo_coll_t coll, kolo_way_t list[KOLO_WAYS_MAX]);
-/* As users name it, in KOLO_ALGO and in tables: by slots the algorithm's name; by lines "flat", and "flat_two_step"
- * of an all_reduce whose parts are reduced first. KOLO_COLL_COUNT: is it a name for any collective? */
+/* Returns its name in KOLO_ALGO and in tables: by slots the algorithm's; by lines "flat", and "flat_two_step" of an
+ * all_reduce whose parts are reduced first. KOLO_COLL_COUNT: of any collective. */
 const char *kolo_way_name(kolo_coll_t coll, kolo_way_t way);
 bool kolo_way_parse(kolo_coll_t coll, const char *name, kolo_way_t *way);
 /* As a number below 255, for flight records: that of the algorithm, and this; and back. */

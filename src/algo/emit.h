@@ -19,11 +19,10 @@ kolo_status_t kolo_emit_open(kolo_coll_t coll, kolo_algo_t algo, const kolo_emit
 /* Returns the order of ranks round the ring: position of a rank, rank at a position (any sign). */
 uint32_t kolo_emit_position(const kolo_emit_env_t *env, uint32_t lane, uint32_t rank);
 uint32_t kolo_emit_rank_at(const kolo_emit_env_t *env, uint32_t lane, int64_t position);
-/* 0, 1, ..., n-1? Then chunks that are numbered by rank are affine in the step. */
+/* Tells whether the ring is 0, 1, ..., n-1: chunks numbered by rank are then affine in the step. */
 bool kolo_emit_ring_is_plain(const kolo_emit_env_t *env, uint32_t lane);
 
-/* To all other ranks of the communicator: one NODE connection where fan-out reaches all of them, else a PAIR
- * each. */
+/* Tells whether one NODE connection reaches all other ranks (else a PAIR each); and sends to all of them. */
 bool kolo_emit_has_fan(const kolo_emit_env_t *env);
 void kolo_emit_spread(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t lane, kolo_segment_t src);
 uint16_t kolo_emit_spread_rx(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_t writer, uint32_t lane);

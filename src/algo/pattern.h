@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* (a + d) mod n for any sign of d; n > 0. */
+/* Returns (a + d) mod n for any sign of d; n > 0. */
 static inline uint32_t kolo_pattern_wrap(int64_t a, uint32_t n)
 {
     int64_t m = a % (int64_t)n;
@@ -19,7 +19,7 @@ static inline bool kolo_pattern_is_power_of_two(uint32_t n)
 {
     return n && !(n & (n - 1));
 }
-/* Largest power of two <= n; n > 0. */
+/* Returns the largest power of two <= n; n > 0. */
 static inline uint32_t kolo_pattern_floor_power(uint32_t n)
 {
     return 1u << (31 - __builtin_clz(n));
@@ -42,7 +42,7 @@ typedef struct {
     int partner; /* the position I hand to or receive from, -1 if none */
 } kolo_fold_t;
 kolo_fold_t kolo_pattern_fold(uint32_t n, uint32_t position);
-/* Position of core number `core`. */
+/* Returns the position of core number `core`. */
 uint32_t kolo_pattern_unfold(uint32_t n, uint32_t core);
 
 #endif

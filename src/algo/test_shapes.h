@@ -19,7 +19,8 @@ typedef struct {
     int rings[2 * SHAPE_MOST_RANKS]; /* another order of the ranks, and the same backwards */
 } shape_env_t;
 
-/* Uneven: rank 0 alone, the others dealt two to one to two nodes, so that ranks of a node are not consecutive. */
+/* Returns a rank's node. Uneven: rank 0 alone, the others dealt two to one to two nodes, so that ranks of a node
+ * are not consecutive. */
 static inline int shape_node(shape_t shape, uint32_t r)
 {
     switch (shape) {

@@ -18,7 +18,7 @@ static inline uint64_t kolo_now_ns(void)
     return (uint64_t)ts.tv_sec * KOLO_NS_PER_S + (uint64_t)ts.tv_nsec;
 }
 
-/* A cheap clock with steps of some milliseconds, for checks whether something has taken long. */
+/* Reads a cheap clock with steps of some milliseconds, for checks whether something has taken long. */
 static inline uint64_t kolo_about_now_ns(void)
 {
     struct timespec ts;

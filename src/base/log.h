@@ -32,12 +32,13 @@ extern int kolo_log_level; /* the highest of any room; set by kolo_log_open(), r
 typedef enum { KOLO_LOG_TEXT, KOLO_LOG_LONG, KOLO_LOG_JSON } kolo_log_format_t;
 
 #define KOLO_LOG_GRAMMAR "none|error|warn|info|debug|trace, then any of ROOM=LEVEL: info,wire=debug"
-/* levels: KOLO_LOG_GRAMMAR, or NULL for warnings. path NULL = stderr; in it %p becomes the pid, %h the host. */
+/* Sets what is logged and where. levels: KOLO_LOG_GRAMMAR, NULL = warnings. path: %p becomes the pid, %h the host;
+ * NULL = stderr. */
 kolo_status_t kolo_log_open(const char *levels, kolo_log_format_t format, const char *path);
-/* false: the text is not in the grammar. */
+/* Tells whether the text is in the grammar. */
 bool kolo_log_levels_good(const char *levels);
-/* Which rank of which job this process is, for the long forms. job NULL: not known yet; once it is, later calls
- * change nothing: a process has many communicators. Any thread. */
+/* Says which rank of which job this process is, for the long forms. job NULL: not known yet; once it is, later
+ * calls change nothing: a process has many communicators. Any thread. */
 void kolo_log_identify(int rank, const char *job);
 /* Writes what stands before a line's text in another form than text's (libnccl.so.2). Before the first line. */
 typedef int (*kolo_log_head_t)(char *line, size_t bytes, kolo_log_level_t level, const char *host,

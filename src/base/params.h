@@ -49,20 +49,20 @@ typedef const char *(*kolo_param_lookup_t)(const char *key, void *arg);
  * have their defaults. */
 kolo_status_t kolo_params_load(const kolo_param_table_t *const *tables, size_t ntables, kolo_param_lookup_t lookup,
                                void *arg);
-/* Where the text of a parameter comes from that the environment does not have: of libnccl.so.2, whose users set
- * NCCL's variables. Before the first load. */
+/* Sets where texts come from that the environment does not have: libnccl.so.2's users set NCCL's variables. Before
+ * the first load. */
 void kolo_params_set_fallback(const char *(*lookup)(const char *key));
-/* The text of a variable, NULL if it is not set or empty; and each one whose name begins so. */
+/* Returns the text of a variable, NULL if it is not set or empty; and each one whose name begins so. */
 const char *kolo_environment(const char *key);
 void kolo_environment_each(const char *prefix, void (*fn)(const char *key, size_t length));
 /* Warns about each KOLO_ variable in the environment that no table knows, or that is not read because the program
  * has other rights than its caller. */
 void kolo_params_warn_unknown(const kolo_param_table_t *const *tables, size_t ntables);
-/* The current value as text (into buf), for kolo-info and for must-agree checks. */
+/* Prints the current value into buf, for kolo-info and for must-agree checks. */
 void kolo_param_print(const kolo_param_t *row, char *buf, size_t bytes);
 /* Does its value come from the environment? For kolo-info, which says where each value came from. */
 bool kolo_param_in_environment(const kolo_param_t *row);
-/* The error of an invalid text: names the key, the text and what is allowed. */
+/* Fails for an invalid text: names the key, the text and what is allowed. */
 kolo_status_t kolo_param_refuse(const kolo_param_t *row, const char *text, const char *allowed);
 /* Parses one text into the row's value. */
 kolo_status_t kolo_param_parse(const kolo_param_t *row, const char *text);

@@ -33,10 +33,10 @@ typedef enum {
     KOLO_PROCESS_DOOMED, /* killed: none of its threads goes back to its program; one may be in a system call */
     KOLO_PROCESS_ENDS    /* none of its threads is in a system call either */
 } kolo_process_end_t;
-/* LIVES also where the system does not say. */
+/* Returns LIVES also where the system does not say. */
 kolo_process_end_t kolo_process_end(int pid);
 
-/* "this process has 1024 of at most 1024 descriptors open (ulimit -n, RLIMIT_NOFILE)", into buf; returns it. */
+/* Prints "this process has 1024 of at most 1024 descriptors open (ulimit -n, RLIMIT_NOFILE)"; returns buf. */
 const char *kolo_fd_print_all(char *buf, size_t bytes);
 
 /* Returns how many fork()s lie between this process and the first one that asked: another number in each child,
@@ -52,7 +52,7 @@ kolo_status_t kolo_process_check_own(uint32_t forks, const char *call, const cha
  * thread. */
 int kolo_thread_start(pthread_t *thread, size_t stack_bytes, void *(*fn)(void *), void *arg);
 
-/* Its parent, and when it was started, in clock ticks since the system was. false: it is gone. */
+/* Finds its parent, and its start in clock ticks since the system's. false: it is gone. */
 bool kolo_process_origin(int pid, int *parent, uint64_t *start_ticks);
 
 /* Fills it with random bytes of the kernel. */

@@ -160,7 +160,7 @@ extern bool kolo_recorder_wanted; /* KOLO_RECORDER; false: nothing is recorded *
 kolo_record_t *kolo_recorder_take(void);
 /* Frees its memory. NULL is fine. */
 void kolo_recorder_release(kolo_record_t *record);
-/* Between them the head may be written. One thread at a time. */
+/* Begins or ends a change of the head. One thread at a time. */
 void kolo_record_head_begin(kolo_record_t *record);
 void kolo_record_head_end(kolo_record_t *record);
 
@@ -168,7 +168,7 @@ void kolo_record_head_end(kolo_record_t *record);
 void kolo_record_note_wait(kolo_record_t *record, uint64_t since_ns, bool blames, const char *text);
 void kolo_record_note_last(kolo_record_t *record, const char *last); /* ends the wait, too */
 
-/* A function of the user is about to be called (the time), or has returned (0). NULL as record is fine. */
+/* Notes that a function of the user will be called (the time), or has returned (0). NULL as record is fine. */
 static inline void kolo_record_callback(kolo_record_t *record, kolo_callback_t which, uint64_t since_ns)
 {
     if (record) atomic_store_explicit(&record->head.callbacks[which], since_ns, memory_order_relaxed);
@@ -212,9 +212,9 @@ typedef struct {
     kolo_record_note_t note; /* likewise; nothing if it was being written */
 } kolo_record_view_t;
 
-/* NULL and the head, its numbers in range and its strings printable; else what is wrong. */
+/* Returns NULL and the head, its numbers in range and its strings printable; else what is wrong. */
 const char *kolo_recorder_check(const void *bytes, size_t size, kolo_recorder_info_t *info);
-/* The head of record `slot` of bytes that passed the check. false: free, being written, or makes no sense. */
+/* Reads the head of a slot of bytes that passed the check. false: free, being written, or makes no sense. */
 bool kolo_recorder_view(const void *bytes, const kolo_recorder_info_t *info, uint32_t slot,
                         kolo_record_view_t *view);
 /* Returns the newest operations, at most `most`, the oldest of them first. Torn entries are left out. Of those that
@@ -223,9 +223,9 @@ size_t kolo_recorder_ops(const void *bytes, const kolo_recorder_info_t *info, ui
                          size_t most);
 /* Returns the same for a record of our own process. */
 size_t kolo_record_ops(const kolo_record_t *record, kolo_record_op_t *ops, size_t most);
-/* What a device waits for, as far as it is whole; count is 0 else. For a record of our own process. */
+/* Reads what a device waits for, if it is whole; count is 0 else. For a record of our own process. */
 void kolo_record_waits_read(const kolo_record_t *record, kolo_record_waits_t *waits);
-/* In which function of the user the rank has been for longest. Likewise. */
+/* Returns the function of the user in which the rank has been for longest. Likewise. */
 kolo_record_callback_t kolo_record_callback_read(const kolo_record_t *record);
 /* Reads the note, as text that can be shown; nothing if it was being written. Likewise. */
 void kolo_record_note_read(const kolo_record_t *record, kolo_record_note_t *note);

@@ -14,7 +14,7 @@
 
 /* Stores the text as the calling thread's last error, logs it at level info, returns `status`. */
 kolo_status_t kolo_fail(kolo_status_t status, const char *fmt, ...) KOLO_PRINTF(2, 3);
-/* The same, with ": <strerror(err)>" appended. */
+/* Does the same, with ": <strerror(err)>" appended. */
 kolo_status_t kolo_fail_errno(kolo_status_t status, int err, const char *fmt, ...) KOLO_PRINTF(3, 4);
 /* Puts a sentence in front of the thread's last error ("comm train rank 3: ..."); returns `status`. */
 kolo_status_t kolo_fail_prefix(kolo_status_t status, const char *fmt, ...) KOLO_PRINTF(2, 3);

@@ -7,7 +7,7 @@
 
 #include <kolo/kolo.h>
 
-/* kolo_type_size() for our own calls, which need not go through the loader's table. 0: there is no such type. */
+/* Returns kolo_type_size() without the way through the loader's table. 0: no such type. */
 static inline size_t kolo_type_bytes(kolo_type_t type)
 {
     static const unsigned char sizes[KOLO_TYPE_COUNT] = {1, 1, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1, 2, 2, 1};

@@ -90,7 +90,7 @@ static inline void kolo_board_refuse(kolo_board_t *board, uint64_t number, uint6
     atomic_store_explicit(&board->refused_word, word, memory_order_relaxed);
     atomic_store_explicit(&board->refused, number, memory_order_release);
 }
-/* The same of its next message of a pair. */
+/* Does the same with its next message of a pair. */
 static inline void kolo_board_refuse_message(kolo_board_pair_t *pair, int direction)
 {
     uint64_t n = 1;

@@ -60,7 +60,7 @@ void kolo_pair_encode(const kolo_pair_frame_t *pair, uint8_t bytes[KOLO_PAIR_FRA
 void kolo_difference_encode(const kolo_difference_t *d, uint8_t bytes[KOLO_DIFFERENCE_FRAME_BYTES]);
 void kolo_left_encode(const kolo_left_frame_t *left, uint8_t bytes[KOLO_LEFT_FRAME_BYTES]);
 void kolo_findings_encode(const kolo_finding_t *finding, uint8_t bytes[KOLO_FINDINGS_FRAME_BYTES]);
-/* NULL when fine, else what is wrong. */
+/* Returns NULL when fine, else what is wrong. */
 const char *kolo_board_decode(const uint8_t *bytes, size_t length, int nranks, kolo_board_frame_t *board);
 const char *kolo_sums_decode(const uint8_t *bytes, size_t length, kolo_sums_frame_t *sums);
 const char *kolo_pair_decode(const uint8_t *bytes, size_t length, kolo_pair_frame_t *pair);

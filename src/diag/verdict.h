@@ -45,16 +45,16 @@ typedef struct {
     kolo_verdict_op_t ops[KOLO_VERDICT_OPS]; /* in the order of their calls */
 } kolo_verdict_rank_t;
 
-/* ranks[0..count): each rank at most once, in rising order. The long form has a line per finding; the short form is
- * one sentence, the finding that says most. Returns whether somebody waits for something that is not under way. */
+/* Prints what ranks[0..count) show: each rank at most once, in rising order. The long form has a line per finding;
+ * the short form is the one that says most. Returns whether somebody waits for something that is not under way. */
 bool kolo_verdict_print(const kolo_verdict_rank_t *ranks, int count, int nranks, char *text, size_t bytes);
 bool kolo_verdict_brief(const kolo_verdict_rank_t *ranks, int count, int nranks, char *text, size_t bytes);
 
-/* The newest of these become the ops of a rank; now_ns by the clock of its host. */
+/* Makes the newest of these the ops of a rank; now_ns by the clock of its host. */
 void kolo_verdict_take(kolo_verdict_rank_t *rank, const kolo_record_op_t *ops, size_t count, uint64_t now_ns);
-/* "all_reduce 4 float32 sum", "recv 1 int32 from rank 3". */
+/* Prints "all_reduce 4 float32 sum", "recv 1 int32 from rank 3". */
 void kolo_verdict_words(const kolo_verdict_op_t *op, char *text, size_t bytes);
-/* "350 ms", "12.3 s", "4 min". */
+/* Prints "350 ms", "12.3 s", "4 min". */
 void kolo_verdict_duration(uint64_t ns, char *text, size_t bytes);
 
 #endif

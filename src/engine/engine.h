@@ -113,12 +113,12 @@ struct kolo_tensor_engine {
     int64_t *splits;
 };
 
-/* handle.c */
+/* Refuses NULL, and what is no engine (handle.c). */
 kolo_status_t kolo_engine_check(kolo_tensor_engine_t e, const char *what);
 bool kolo_engine_is_inside(const struct kolo_tensor_engine *e); /* is this a thread of the engine? */
 void kolo_engine_enter(struct kolo_tensor_engine *e);           /* marks this thread as one */
 void kolo_engine_kick(struct kolo_tensor_engine *e);            /* wakes the loop; any thread */
-/* KOLO_OK, or the failure that has ended this rank's engine. */
+/* Returns KOLO_OK, or the failure that has ended this rank's engine. */
 kolo_status_t kolo_engine_status(const struct kolo_tensor_engine *e);
 void kolo_finisher_wake(struct kolo_tensor_engine *e); /* wakes the thread that polls devices (batch/finish.c) */
 

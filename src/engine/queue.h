@@ -114,13 +114,13 @@ typedef struct {
     uint64_t taken_ns; /* the oldest of them: when the loop took it, and what it is */
     char title[KOLO_TENSOR_NAME_MAX + 16];
 } kolo_tensors_oldest_t;
-/* Called by the loop. */
+/* Finds the oldest entry that waits for other ranks. Called by the loop. */
 void kolo_tensors_oldest(kolo_tensors_t *lane, kolo_tensors_oldest_t *oldest);
 /* Completes entries whose results are filled in: frees their names, calls back, wakes waiters. */
 void kolo_tensors_finish(kolo_tensors_t *lane, kolo_entry_t *const *entries, size_t count);
 /* Takes out any one that is outstanding, new ones too; NULL: none is left. After kolo_queue_close(). */
 kolo_entry_t *kolo_tensors_drain(kolo_tensors_t *lane);
-/* Later pushes into any lane fail with this. */
+/* Makes later pushes into any lane fail with this. */
 void kolo_queue_close(kolo_queue_t *queue, kolo_status_t status, const char *text);
 void kolo_queue_calls(const kolo_queue_t *queue, bool begins);
 /* Returns the process set of the tensor with this handle; -1: there is none. */

@@ -28,7 +28,7 @@ typedef struct {
 
 void kolo_name_init(kolo_name_t *name, const char *text, uint32_t length);
 kolo_name_t *kolo_names_find(const kolo_names_t *names, const kolo_name_t *like);
-/* The name must not be in the table. Fails only for lack of memory. */
+/* Adds a name that is not in the table. Fails only for lack of memory. */
 kolo_status_t kolo_names_add(kolo_names_t *names, kolo_name_t *name);
 void kolo_names_remove(kolo_names_t *names, kolo_name_t *name);
 void kolo_names_fini(kolo_names_t *names); /* does not free the names */
@@ -98,11 +98,11 @@ void kolo_tensor_request_copy(kolo_tensor_request_t *copy, const kolo_tensor_req
 #define KOLO_CYCLE_TIME_MAX_US 60000000
 /* Elements of a shape from dimension `from` on; -1: a negative dimension, or more bytes than can be. */
 int64_t kolo_shape_elements(const int64_t *shape, int ndims, int from, size_t elem);
-/* "[3, 4]" into buf. */
+/* Prints "[3, 4]" into buf. */
 void kolo_shape_print(const int64_t *shape, int ndims, char *buf, size_t bytes);
-/* Equal in everything that a cached agreement depends on. */
+/* Compares everything that a cached agreement depends on. */
 bool kolo_tensor_request_equal(const kolo_tensor_request_t *a, const kolo_tensor_request_t *b);
-/* Equal except for the first dimension of gathered or exchanged tensors, which may differ between ranks and is
+/* Compares all but the first dimension of gathered or exchanged tensors, which may differ between ranks and is
  * kolo_tensor_request_rows() (0 for other operations). The hash covers the name and the rest. */
 bool kolo_tensor_request_alike(const kolo_tensor_request_t *a, const kolo_tensor_request_t *b);
 int64_t kolo_tensor_request_rows(const kolo_tensor_request_t *request);

@@ -38,7 +38,7 @@ extern const kolo_values_table_t kolo_values_table_baseline, kolo_values_table_a
 
 /* Returns the i-th, from 0 on; NULL: this machine has not got it, or there are no more. */
 const kolo_values_table_t *kolo_values_table(int i);
-/* That of the same instruction set as the reductions. */
+/* Returns the table of the same instruction set as the reductions. */
 const kolo_values_table_t *kolo_values(void);
 
 #endif

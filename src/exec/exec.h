@@ -46,13 +46,12 @@ static inline bool kolo_exec_device_reduces(const kolo_reducer_t *r)
 }
 kolo_status_t kolo_exec_refuse_reducer(const kolo_reducer_t *reducer); /* in words */
 
-/* How many bytes a call reads from its source on, and writes from its destination on, where it has them. */
+/* Finds how many bytes a call reads from its source on, and writes from its destination on, where it has them. */
 void kolo_exec_reach(const kolo_exec_call_t *call, int rank, int nranks, uint64_t *src, uint64_t *dst);
-/* Are the buffers of a call memory of this device, and long enough? */
+/* Checks that the buffers of a call are memory of this device, and long enough. */
 kolo_status_t kolo_exec_check(const kolo_exec_call_t *call, int rank, int nranks, int device);
 
-/* The n-th send of this rank to itself goes to its n-th receive, among messages that stand side by side: are all
- * there, and equally long? */
+/* Checks that this rank's n-th send to itself, among messages side by side, has as long an n-th receive. */
 kolo_status_t kolo_exec_check_own(const kolo_exec_call_t *calls, size_t n, int rank);
 
 /* What an executor that works through host memory asks of the communicator: to run operations there, as those of a

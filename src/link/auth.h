@@ -75,7 +75,7 @@ typedef struct {
     uint8_t *hello;          /* KOLO_HELLO_BYTES, which the dialling side writes */
 } kolo_shake_t;
 
-/* Accepting side. */
+/* Makes the accepting side's greeting. */
 kolo_status_t kolo_auth_greeting(uint8_t security, uint8_t greeting[KOLO_GREETING_BYTES]);
 typedef enum {
     KOLO_HELLO_OK,
@@ -85,10 +85,10 @@ typedef enum {
 } kolo_hello_result_t;
 kolo_hello_result_t kolo_auth_check_hello(const kolo_shake_t *s, kolo_claim_t *claim);
 void kolo_auth_verdict(const kolo_shake_t *s, kolo_auth_verdict_t code, uint8_t verdict[KOLO_VERDICT_BYTES]);
-/* For a hello whose proof failed: no proof of our own goes with it. */
+/* Refuses a hello whose proof failed: no proof of our own goes with it. */
 void kolo_auth_unproven_refusal(uint8_t verdict[KOLO_VERDICT_BYTES]);
 
-/* Dialling side. false: the greeting is not of this protocol and version (*version is what it said, 0 if
+/* Tells the dialling side whether the greeting is of this protocol and version (*version: what it said, 0 if
  * nothing). */
 bool kolo_auth_greeting_fits(const uint8_t greeting[KOLO_GREETING_BYTES], unsigned *version);
 kolo_status_t kolo_auth_hello(const kolo_shake_t *s, const kolo_claim_t *claim);
@@ -99,7 +99,7 @@ bool kolo_auth_check_verdict(const kolo_shake_t *s, const uint8_t verdict[KOLO_V
 uint8_t kolo_auth_greeting_security(const uint8_t greeting[KOLO_GREETING_BYTES]);
 uint8_t kolo_auth_hello_security(const uint8_t hello[KOLO_HELLO_BYTES]);
 
-/* 32 bytes out of a key, a purpose and data. */
+/* Derives 32 bytes from a key, a purpose and data. */
 void kolo_auth_derive(const kolo_key_t *key, const char *purpose, const void *data, size_t bytes, kolo_key_t *out);
 /* 32 bytes so that only who has the key can read them, and nobody can change them. Only with libsodium. */
 #define KOLO_SEALED_BYTES 72

@@ -102,12 +102,12 @@ typedef struct {
     size_t frame_bytes;   /* 0: done gets the connection */
     char who[64];         /* whom we call, for messages: "rank 3", "the root" */
 } kolo_dial_config_t;
-/* *slot is the call while it lasts and belongs to the progress thread from here on. done is never called from
+/* Starts a call. *slot is the call while it lasts and belongs to the progress thread. done is never called from
  * within. */
 kolo_status_t kolo_dial_start(kolo_progress_t *progress, const kolo_dial_config_t *config, kolo_dial_t **slot);
-/* Any thread that holds no lock which done takes. Afterwards done is not running and will not be called. */
+/* Cancels it: done is not running and will not be called. Any thread that holds no lock which done takes. */
 void kolo_dial_cancel(kolo_progress_t *progress, kolo_dial_t **slot);
-/* Ahead of a cancel, on the progress thread: bytes for a side that may have let us in already. NULL is fine. */
+/* Sends bytes to a side that may have let us in already: before a cancel, on the progress thread. NULL is fine. */
 void kolo_dial_last_word(const kolo_dial_t *dial, const void *bytes, size_t n);
 
 /* The same counts, for tests. */

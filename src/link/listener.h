@@ -22,7 +22,7 @@ struct kolo_listener {
 
 /* ---- accept.c ---- */
 
-/* As many callers wait as may. */
+/* Tells whether as many callers wait as may. */
 bool kolo_caller_full(void);
 /* Greets a new caller; takes the descriptor. */
 struct sockaddr;

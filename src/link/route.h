@@ -11,16 +11,16 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-/* The own address that the system would call `to` from; nothing is sent. false: there is no way. */
+/* Finds the own address that the system would call `to` from; nothing is sent. false: there is no way. */
 bool kolo_route_source(const struct sockaddr *to, struct sockaddr_storage *source);
-/* The same for whatever is not in a table: the default route's address. */
+/* Finds the default route's address, for whatever is not in a table. */
 bool kolo_route_default_source(int family, struct sockaddr_storage *source);
 /* Tells whether it is a bridge, a tunnel or the like, whose other end is on this machine. */
 bool kolo_route_is_virtual(const char *name);
 /* Tells whether it is an address of this host, and of which interface. Not loopback's, which every host has. */
 bool kolo_address_is_own(const kolo_address_t *address, char name[16]);
-/* An address that the other ranks know (MASTER_ADDR): where nothing better is known, this process listens on the
- * interface that has it or reaches it. */
+/* Takes an address that the other ranks know (MASTER_ADDR): where nothing better is known, this process listens on
+ * the interface that has it or reaches it. */
 void kolo_address_set_hint(const kolo_address_t *address);
 bool kolo_address_hint(kolo_address_t *address);
 

@@ -37,7 +37,7 @@ void kolo_meet_reply_encode(const kolo_reply_t *reply, uint8_t bytes[KOLO_REPLY_
 const char *kolo_meet_checkin_decode(const uint8_t *bytes, size_t length, kolo_checkin_t *checkin);
 const char *kolo_meet_reply_decode(const uint8_t *bytes, size_t length, kolo_reply_t *reply);
 
-/* The ranks [first, first + count) that call id `index`: even shares. */
+/* Finds the ranks [first, first + count) that call id `index`: even shares. */
 void kolo_root_share(int nranks, int nids, int index, int *first, int *count);
 int kolo_root_of_rank(int nranks, int nids, int rank);
 

@@ -17,7 +17,7 @@ typedef struct {
 } kolo_meet_values_t;
 extern kolo_meet_values_t kolo_meet_values;
 
-/* Once per process: crypto, descriptor limit. */
+/* Prepares crypto and the limit of descriptors, once per process. */
 void kolo_meet_process_init(void);
 
 typedef struct {
@@ -31,8 +31,7 @@ void kolo_id_encode(const kolo_id_t *id, kolo_unique_id_t *out);
 /* Returns NULL when fine, else what is wrong. Pure; fuzzed. */
 const char *kolo_id_decode(const kolo_unique_id_t *in, kolo_id_t *id);
 kolo_status_t kolo_secret_read(const char *scope, kolo_key_t *secret); /* secret.c */
-/* *key has been made from this secret: a text that a person may have thought of is made costly to guess. Any
- * thread. */
+/* Makes *key from a secret that a person may have thought of, so that guessing it is costly. Any thread. */
 kolo_status_t kolo_secret_stretch(const void *data, size_t bytes, kolo_key_t *key);
 
 /* The addresses at which a computed id's root may be, from 0 on: its own, then ports that follow from the job's

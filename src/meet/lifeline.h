@@ -24,7 +24,7 @@ kolo_status_t kolo_lifeline_open(kolo_progress_t *progress, kolo_socket_t socket
 /* Sends news to the other end, which does without where its buffer is full. On the progress thread. NULL is fine.
  */
 void kolo_lifeline_tell(kolo_lifeline_t *line, const char *text);
-/* With a last word, or without one (text NULL). NULL is fine. Any thread that holds no lock which fn takes. */
+/* Closes it with a last word, or without (text NULL). NULL is fine. Any thread without a lock that fn takes. */
 void kolo_lifeline_close(kolo_lifeline_t *line, kolo_status_t status, const char *text);
 
 #endif

@@ -62,7 +62,7 @@ struct root {
 
 /* ---- root.c ---- */
 
-/* The job cannot come about: every rank that has checked in hears why, and those that come within
+/* Ends the job before it begins: every rank that has checked in hears why, and those that come within
  * KOLO_ROOT_LINGER_MS. Only the first failure counts. */
 void kolo_root_fail(root_t *root, kolo_status_t status, const char *fmt, ...) KOLO_PRINTF(3, 4);
 /* Frees the root if all ranks have been told and all lifelines have ended. */
@@ -91,10 +91,11 @@ void kolo_watched_free(kolo_watched_t *watched); /* NULL is fine */
 
 /* ---- root_words.c ---- */
 
-/* In a grow the root's rank 0 is one of the old communicator's, and the new ranks are counted behind those. */
+/* Returns a rank's number for people: in a grow the root's rank 0 is one of the old communicator's, and the new
+ * ranks are counted behind those. */
 int kolo_root_shown(const root_t *root, int rank);
 
-/* Who has not come, as ranges of ranks and how far they got. */
+/* Prints who has not come, as ranges of ranks and how far they got. */
 void kolo_root_missing(const root_t *root, char *text, size_t bytes);
 /* Says who is missing, in one sentence for a person. */
 void kolo_root_sentence(const root_t *root, char *text, size_t bytes);

@@ -24,9 +24,9 @@ typedef struct {
     char path[96]; /* of the file that is mapped there; "" none */
 } kolo_accessed_t;
 
-/* Any thread. */
+/* Finds the first byte that may not be read, or written. Any thread. */
 void kolo_mem_access_find(const void *memory, size_t bytes, bool write, kolo_accessed_t *found);
-/* Half a sentence: "it is protected". */
+/* Returns half a sentence: "it is protected". */
 const char *kolo_mem_access_why(kolo_access_t access);
 
 #endif

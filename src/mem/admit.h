@@ -14,7 +14,7 @@ extern int64_t kolo_mem_ptracer; /* KOLO_CMA_PTRACER */
 
 /* Lets those copy that KOLO_CMA_PTRACER names. Where it is not needed it does nothing. */
 void kolo_mem_admit_siblings(void);
-/* Whom to name to the kernel, for a process with this parent: 0: nobody. Process 1 is never named: all others
+/* Returns whom to name to the kernel, for a process with this parent; 0: nobody. Never process 1: all others
  * descend from it. */
 unsigned long kolo_mem_admitted(int64_t ptracer, int parent);
 

@@ -69,16 +69,16 @@ extern const kolo_mem_ops_t *const kolo_mem_kinds[];
 
 /* Asks the rows in turn. Any address. */
 void kolo_mem_find(const void *p, kolo_mem_place_t *place);
-/* Memory of one device from `at`, which lies in *place, on: how much there is; not more is looked for than `bytes`.
+/* Returns how much memory of one device there is from `at`, which lies in *place, on; looks for `bytes` at most.
  * Pieces that were mapped beside each other count as one, other allocations end where they end. */
 size_t kolo_mem_length(const kolo_mem_place_t *place, uintptr_t at, size_t bytes);
 /* Tells whether there can be memory of devices in this process. Cheap. */
 bool kolo_mem_has_devices(void);
-/* The row of the device with this number, which has queues. */
+/* Finds the row of the device with this number, which has queues. */
 kolo_status_t kolo_mem_row(int device, const kolo_mem_ops_t **row);
-/* A row of the program's own; NULL takes it out again, when nothing of it is in use. */
+/* Adds a row of the program's own; NULL takes it out again, when nothing of it is in use. */
 void kolo_mem_add(const kolo_mem_ops_t *row);
-/* free() by the row that it came from; a zeroed struct is fine. */
+/* Frees by the row that it came from; a zeroed struct is fine. */
 void kolo_mem_free(kolo_mem_t *mem);
 
 #endif

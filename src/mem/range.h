@@ -27,19 +27,19 @@ typedef struct kolo_mem_pinner { /* a device, as far as memory is concerned; its
     void *arg;
 } kolo_mem_pinner_t;
 
-/* Whole pages around [memory, memory + bytes). The same pages again are the same range. */
+/* Registers whole pages around [memory, memory + bytes). The same pages again are the same range. */
 kolo_status_t kolo_mem_range_register(void *memory, size_t bytes, kolo_mem_range_t **range);
-/* The same for memory that nobody has registered but that is used again and again: that it goes away is no mistake
- * of the program's, so nothing is said about it. */
+/* Does the same for memory that nobody has registered but that is used again and again: that it goes away is no
+ * mistake of the program's, so nothing is said about it. */
 kolo_status_t kolo_mem_range_keep(void *memory, size_t bytes, kolo_mem_range_t **range);
 /* Tells whether it may be used: its pages are still the ones that it was made of. */
 bool kolo_mem_range_works(const kolo_mem_range_t *range);
-/* Once for each register or keep. What is under way keeps the pages pinned until it has put them back. */
+/* Undoes one register or keep. What is under way keeps the pages pinned until it has put them back. */
 void kolo_mem_range_deregister(kolo_mem_range_t *range);
 /* Returns a registered range that holds all of it and may be used; the caller puts it back. NULL: none. */
 kolo_mem_range_t *kolo_mem_range_find(const void *memory, size_t bytes);
 void kolo_mem_range_put(kolo_mem_range_t *range);
-/* The device's handle for a range that was found; pins it at the first time. KOLO_ERR_NO_MEMORY above
+/* Returns the device's handle for a range that was found; pins it at the first time. KOLO_ERR_NO_MEMORY above
  * KOLO_MEM_PIN_MB, or what pin() says. */
 kolo_status_t kolo_mem_range_pin(kolo_mem_range_t *range, const kolo_mem_pinner_t *pinner, void **handle);
 /* Unpins all that the device has; before it is closed. */

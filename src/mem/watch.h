@@ -23,10 +23,10 @@ typedef struct {
 /* Starts the thread that listens. Not to be called twice without stop. */
 kolo_status_t kolo_mem_watch_start(const kolo_mem_watch_hooks_t *hooks);
 void kolo_mem_watch_stop(void);
-/* Whole pages. KOLO_ERR_UNSUPPORTED: this kind of memory cannot be watched. */
+/* Watches whole pages. KOLO_ERR_UNSUPPORTED: this kind of memory cannot be watched. */
 kolo_status_t kolo_mem_watch_add(uintptr_t from, uintptr_t to);
 void kolo_mem_watch_remove(uintptr_t from, uintptr_t to);
-/* In a child of fork(): the parent's watch is none of its business. */
+/* Forgets, in a child of fork(), the parent's watch. */
 void kolo_mem_watch_forget(void);
 
 #endif

@@ -53,7 +53,7 @@ static inline void kolo_map_add(uint8_t *map, int rank)
 }
 
 size_t kolo_ballot_value_bytes(int nranks, size_t row_bytes);
-/* How long the message is; row and value count if they are not NULL. */
+/* Returns how long the message is; row and value count if they are not NULL. */
 size_t kolo_ballot_bytes(const kolo_ballot_t *ballot, int nranks);
 void kolo_ballot_encode(const kolo_ballot_t *ballot, int nranks, uint8_t *bytes);
 /* Returns NULL when fine, else what is wrong; pointers go into `bytes`. */

@@ -42,7 +42,7 @@ typedef struct {
 /* Returns the coordinator, as far as this rank knows. */
 int kolo_agree_lowest(const kolo_agree_run_t *x);
 
-/* Sending never waits; what has no connection yet goes out by kolo_agree_send_unsent(). */
+/* Sends without waiting; what has no connection yet goes out by kolo_agree_send_unsent(). */
 void kolo_agree_post(kolo_agree_run_t *x, int to, const kolo_ballot_t *b);
 kolo_ballot_t kolo_agree_ballot(const kolo_agree_run_t *x, kolo_ballot_type_t type, int coordinator);
 void kolo_agree_refuse(kolo_agree_run_t *x, int to, kolo_status_t why, int about);

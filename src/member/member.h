@@ -101,7 +101,7 @@ typedef enum {
 typedef void (*kolo_news_fn_t)(void *arg, kolo_news_kind_t kind, int rank, const char *why);
 void kolo_news_set_handler(kolo_oob_t *oob, kolo_news_fn_t fn,
                            void *arg); /* fn NULL: none; it is not running then */
-/* In such a call, of a rank that is lost: it has said so itself, with its reason (an abort), or has left. */
+/* Tells, inside such a call, whether a lost rank itself said so, with its reason (an abort), or has left. */
 bool kolo_news_gave_up(kolo_oob_t *oob, int rank);
 /* Revokes the communicator on all ranks: waits of this room end with KOLO_ERR_REVOKED, except those of a shrink.
  * Never blocks. Any thread. */

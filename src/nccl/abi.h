@@ -248,7 +248,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buf, size_t bytes, nc
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
 ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **p);
 
-/* The device API's host side. */
+/* Answers for the device API's host side. */
 ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t *properties);
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const void *requirements, void *dev_comm);
 ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const void *dev_comm);

@@ -23,9 +23,9 @@ typedef struct kolo_nccl_env {
 
 extern const kolo_nccl_env_t kolo_nccl_env_table[];
 extern const size_t kolo_nccl_env_count;
-/* The row of a variable, NULL: unknown. */
+/* Returns the row of a variable, NULL: unknown. */
 const kolo_nccl_env_t *kolo_nccl_env_find(const char *key, size_t length);
-/* The text of a row through its words, in static storage or `text` itself; NULL: as if it were not set. */
+/* Translates a row's text by its words, in static storage or `text` itself; NULL: as if it were not set. */
 const char *kolo_nccl_env_word(const kolo_nccl_env_t *row, const char *text);
 
 #endif

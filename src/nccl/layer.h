@@ -87,7 +87,7 @@ void kolo_nccl_handle_drop(ncclComm_t comm, int life);
 ncclResult_t kolo_nccl_check(ncclComm_t comm, const char *call);
 /* Does the same, and makes sure that the communicator is made: no group that makes it is open, it did not fail. */
 ncclResult_t kolo_nccl_check_made(ncclComm_t comm, const char *call);
-/* Where it is in its life; 0 for what is no communicator, too. */
+/* Returns where it is in its life; 0 for what is no communicator, too. */
 int kolo_nccl_life(ncclComm_t comm);
 /* Returns a communicator's rank and size. Children are asked for theirs when these are first needed. */
 ncclResult_t kolo_nccl_place(ncclComm_t comm, int *rank, int *nranks);
@@ -140,9 +140,10 @@ ncclResult_t kolo_nccl_call_config_read(const ncclCollConfig_t *config, kolo_ncc
 ncclResult_t kolo_nccl_submit(const kolo_nccl_call_t *call);
 /* Tells whether a group is open on this thread. */
 bool kolo_nccl_grouped(void);
-/* An error inside a group ends it: nothing of it runs, and ncclGroupEnd() returns the first. Returns `result`. */
+/* Notes an error, which ends an open group: nothing of it runs, and ncclGroupEnd() returns the first. Returns
+ * `result`. */
 ncclResult_t kolo_nccl_noted(ncclResult_t result);
-/* At the end of the open group, when all calls have run. */
+/* Has it done at the end of the open group, when all calls have run. */
 ncclResult_t kolo_nccl_group_destroys(kolo_op_t op, ncclComm_t comm);
 
 /* ---- jobs.c: what makes or ends communicators; in a group it is done at its end, side by side ---- */

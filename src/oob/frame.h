@@ -40,7 +40,8 @@ typedef struct {
 #define KOLO_WORDS_FRAME_MAX  200
 
 void kolo_oob_head_encode(const kolo_head_t *head, uint8_t bytes[KOLO_HEAD_BYTES]);
-/* NULL, or what is wrong with the frame: a kind that no room has registered (room.h), or too long for its kind. */
+/* Returns NULL, or what is wrong with the frame: a kind that no room has registered (room.h), or too long for its
+ * kind. */
 const char *kolo_oob_head_decode(const uint8_t *bytes, size_t length, kolo_head_t *head);
 
 #endif

@@ -30,7 +30,7 @@ struct test_rank {
     pthread_t thread;
 };
 
-/* assert_* of cmocka jumps, which a rank's thread must not do: these end the process with the reason. */
+/* Ends the process with the reason: a rank's thread must not jump, as assert_* of cmocka does. */
 static inline void test_fail_at(const char *text, const char *detail, const char *file, int line)
 {
     fprintf(stderr, "%s:%d: %s %s\n", file, line, text, detail);
@@ -86,7 +86,7 @@ static inline int test_before(void **state)
     return 0;
 }
 
-/* What an progress thread did that nobody joined has happened before what this thread does now. */
+/* Orders what a progress thread did that nobody joined before what this thread does now. */
 static inline int test_take_progress(void)
 {
     kolo_progress_t *progress;
@@ -135,7 +135,7 @@ static inline void test_start(test_rank_t *rank)
     pthread_attr_destroy(&attr);
 }
 
-/* nranks ranks with a body of asserts and test_ok; all must open. */
+/* Runs nranks ranks with a body of asserts and test_ok; all must open. */
 static inline void test_run_ids(int nranks, int nids, const kolo_unique_id_t *ids, void (*body)(test_rank_t *me))
 {
     test_rank_t *ranks = calloc((size_t)nranks, sizeof(*ranks));

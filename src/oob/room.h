@@ -51,11 +51,11 @@ typedef struct {
     void (*fini)(kolo_oob_t *oob);
 } kolo_room_t;
 
-/* Called before main(), from a constructor; the table must stay. */
+/* Registers a table, which must stay: before main(), from a constructor. */
 void kolo_rooms_register(kolo_room_id_t id, const kolo_room_t *room);
 void kolo_rooms_register_frames(const kolo_frame_rule_t *list, size_t n); /* kinds of frames alone */
 
-/* NULL: unknown kind. */
+/* Returns NULL for an unknown kind. */
 const kolo_frame_rule_t *kolo_rooms_frame_rule(uint32_t kind);
 /* Allocates an object, or a peer, of `bytes` bytes followed by the state of all rooms, all zeroed. */
 kolo_oob_t *kolo_rooms_new_oob(size_t bytes);

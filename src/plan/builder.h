@@ -55,7 +55,7 @@ uint16_t kolo_builder_list(kolo_builder_t *b, const uint16_t *rx, uint32_t count
 /* Frees the builder; on success hands over the plan. */
 kolo_status_t kolo_builder_finish(kolo_builder_t *b, kolo_plan_t **plan);
 
-/* Segments. */
+/* Makes a segment; so do those below. */
 static inline kolo_segment_t kolo_seg(kolo_buf_t buf, int32_t chunk, uint32_t n)
 {
     return (kolo_segment_t){.buf = (uint8_t)buf, .base = chunk, .n = n};
@@ -68,12 +68,13 @@ static inline kolo_segment_t kolo_seg_none(void)
 {
     return (kolo_segment_t){.buf = KOLO_BUF_NONE};
 }
-/* SCRATCH chunks chunk..chunk+n-1, as long as the grid chunks from `shape` on. */
+/* Makes one of SCRATCH chunks chunk..chunk+n-1, as long as the grid chunks from `shape` on. */
 static inline kolo_segment_t kolo_seg_scratch(int32_t chunk, uint32_t n, int32_t shape)
 {
     return (kolo_segment_t){.buf = KOLO_BUF_SCRATCH, .base = chunk, .n = n, .shape = shape};
 }
-/* dst of a RECV_SEND that stores nothing: n chunks as long as the grid chunks from `shape` (+ stride * i) on. */
+/* Makes the dst of a RECV_SEND that stores nothing: n chunks as long as the grid chunks from `shape` (+ stride * i)
+ * on. */
 static inline kolo_segment_t kolo_seg_pass(int32_t shape, int32_t stride, uint32_t n)
 {
     return (kolo_segment_t){.buf = KOLO_BUF_NONE, .n = n, .shape = shape, .shape_stride = {stride, 0}};

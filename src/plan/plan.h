@@ -163,14 +163,14 @@ void kolo_plan_free(kolo_plan_t *plan); /* NULL is fine */
 size_t kolo_plan_bytes(const kolo_plan_t *plan);
 /* Does the plan hold only for equal parts (not for a v form)? all_to_all with SCRATCH, see "Lengths". */
 bool kolo_plan_equal_only(const kolo_plan_t *plan);
-/* Structure alone: indices, nesting, ranges. Executors may rely on what it accepts: among others every connection
- * and chunk index of every loop turn is in range, dst.n == src.n where both are used, one lane per connection end,
- * no rx twice in one list, at most 256 operands in a REDUCE_MANY (which always has a dst). */
+/* Checks structure alone: indices, nesting, ranges. Executors may rely on what it accepts: among others every
+ * connection and chunk index of every loop turn is in range, dst.n == src.n where both are used, one lane per
+ * connection end, no rx twice in one list, at most 256 operands in a REDUCE_MANY (which always has a dst). */
 kolo_status_t kolo_plan_check(const kolo_plan_t *plan);
-/* Readable listing, one instruction a line. */
+/* Prints a listing, one instruction a line. */
 void kolo_plan_print(const kolo_plan_t *plan, void *file);
 
-/* Chunk `k` (0..n-1) of a segment with loop counters i, j. */
+/* Returns chunk `k` (0..n-1) of a segment with loop counters i, j. */
 static inline uint32_t kolo_segment_chunk(const kolo_segment_t *s, uint32_t i, uint32_t j, uint32_t k)
 {
     int64_t c = (int64_t)s->base + (int64_t)s->stride[0] * i + (int64_t)s->stride[1] * j + k;

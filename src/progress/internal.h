@@ -34,7 +34,7 @@ struct kolo_progress {
 
 /* Returns true when the caller is the progress thread. */
 bool kolo_progress_is_self(const kolo_progress_t *progress);
-/* True in a process that inherited the progress thread by fork(): nothing of it may be touched but memory. */
+/* Tells whether fork() left it to this process: nothing of it may be touched but memory. */
 bool kolo_progress_is_stale(const kolo_progress_t *progress);
 void kolo_progress_wake_locked(kolo_progress_t *progress);
 /* Waits, with the lock held, until the handler of `object` is not running (returns at once on the progress

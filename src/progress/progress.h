@@ -18,18 +18,18 @@ typedef struct kolo_timer kolo_timer_t;
 typedef void (*kolo_watch_fn_t)(void *arg, int fd, uint32_t events);
 typedef void (*kolo_timer_fn_t)(void *arg);
 
-/* Reference-counted process singleton. Any thread. After fork() the child has no progress thread: it gets a fresh
- * one. */
+/* Counts a reference to the process's one. Any thread. After fork() the child has no progress thread: it gets a
+ * fresh one. */
 kolo_status_t kolo_progress_get(kolo_progress_t **progress);
 void kolo_progress_put(
     kolo_progress_t *progress); /* the last put joins the thread (from the thread itself: detaches) */
 
-/* Any thread. Level-triggered. The progress thread never closes fd. */
+/* Watches fd, level-triggered. Any thread. The progress thread never closes fd. */
 kolo_status_t kolo_watch_add(kolo_progress_t *progress, int fd, uint32_t events, kolo_watch_fn_t fn, void *arg,
                              kolo_watch_t **watch);
 kolo_status_t kolo_watch_mod(kolo_watch_t *watch, uint32_t events);
-/* When it returns the handler is not running and will not run again, also when called on another thread while it
- * runs (it then waits for it). On the progress thread itself it never waits. */
+/* Ends a watch: its handler will not run again, also when called on another thread while it runs (it then waits for
+ * it). On the progress thread itself it never waits. */
 void kolo_watch_del(kolo_watch_t *watch);
 
 /* Calls fn once after delay_ms. Any thread. cancel has watch_del's guarantee; cancelling a fired timer is fine and
@@ -37,7 +37,7 @@ void kolo_watch_del(kolo_watch_t *watch);
 kolo_status_t kolo_timer_add(kolo_progress_t *progress, int64_t delay_ms, kolo_timer_fn_t fn, void *arg,
                              kolo_timer_t **timer);
 void kolo_timer_cancel(kolo_timer_t *timer);
-/* The same timer fires again after delay_ms, whether it has fired or not (then: instead). Never fails. Not while it
+/* Fires the same timer again after delay_ms, whether it has fired or not (then: instead). Never fails. Not while it
  * may be cancelled on another thread, but by its own handler. */
 void kolo_timer_restart(kolo_timer_t *timer, int64_t delay_ms);
 

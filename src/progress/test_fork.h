@@ -16,7 +16,7 @@ static inline void kolo_test_nothing(void *arg)
     (void)arg;
 }
 
-/* As fork(); the child is ended after 30 s whatever it waits for. */
+/* Forks; the child is ended after 30 s whatever it waits for. */
 static inline pid_t kolo_test_fork(kolo_progress_t *progress)
 {
     kolo_progress_call(progress, kolo_test_nothing, NULL); /* it has started, and run all that came before */

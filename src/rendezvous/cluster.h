@@ -15,7 +15,7 @@ typedef struct {
     int *by_name; /* indices of tasks in the order of their names */
     bool meets;   /* only their numbers were given: they have no addresses */
 } kolo_cluster_t;
-/* Names are checked, addresses are resolved. Of a task that comes twice, and so on, the message says where. */
+/* Checks names, resolves addresses. Of a task that comes twice, and so on, the message says where. */
 kolo_status_t kolo_cluster_parse(const char *text, kolo_cluster_t *cluster);
 int kolo_cluster_find(const kolo_cluster_t *cluster, const char *task); /* -1: there is none */
 void kolo_cluster_free(kolo_cluster_t *cluster);

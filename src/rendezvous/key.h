@@ -14,8 +14,8 @@
 
 #define KOLO_TASK_NAME_MAX 95 /* bytes */
 
-/* Of a key or a part of one; eight bytes at a time, since each value is looked up several times. For tables of this
- * process alone. */
+/* Hashes a key or a part of one, eight bytes at a time, since each value is looked up several times. For tables of
+ * this process alone. */
 static inline uint64_t kolo_key_hash(const char *text)
 {
     size_t n = strlen(text);
@@ -33,11 +33,11 @@ static inline uint64_t kolo_key_hash(const char *text)
 
 /* Returns NULL when fine, else what is wrong. `text` need not be terminated. */
 const char *kolo_rendezvous_key_decode(const char *text, size_t length, kolo_tensor_key_t *key);
-/* Is `name` a task, `/job:NAME[/replica:N]/task:N`? NULL when it is, else what is wrong. */
+/* Returns NULL for a task, `/job:NAME[/replica:N]/task:N`, else what is wrong. */
 const char *kolo_task_name_check(const char *name);
-/* Is the device one of this task? Both were checked. */
+/* Tells whether the device is one of this task. Both were checked. */
 bool kolo_device_is_of(const char *device, const char *task);
-/* The task of a device that was checked. */
+/* Finds the task of a device that was checked. */
 void kolo_device_task(const char *device, char task[KOLO_TASK_NAME_MAX + 1]);
 
 #endif

@@ -21,9 +21,9 @@
 #define KOLO_FDPASS_KEY_BYTES  32
 #define KOLO_FDPASS_MAX        64 /* descriptors per offer */
 
-/* The address of this process's server, chosen once, for peer cards. */
+/* Finds the address of this process's server, chosen once, for peer cards. */
 kolo_status_t kolo_fdpass_address(uint8_t address[16]);
-/* Reference-counted: the first start listens, the last stop ends everything. Any thread. */
+/* Starts or stops the server, counted: the first start listens, the last stop ends everything. Any thread. */
 kolo_status_t kolo_fdpass_start(void);
 void kolo_fdpass_stop(void);
 

@@ -11,13 +11,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* May this process have a memfd of so many bytes? Not beyond RLIMIT_FSIZE, nor where a sandbox refuses
+/* Tells whether this process may have so large a memfd. Not beyond RLIMIT_FSIZE, nor where a sandbox refuses
  * memfd_create(2), which is tried once. Who may not goes without shared memory. */
 bool kolo_memfd_may(uint64_t bytes);
 
-/* A zeroed memfd of exactly `bytes` that can neither shrink nor grow; the caller closes it. */
+/* Makes a zeroed memfd of exactly `bytes` that can neither shrink nor grow; the caller closes it. */
 kolo_status_t kolo_memfd_make(const char *name, size_t bytes, int *fd);
-/* Is this descriptor from `who` such a memfd? Otherwise they could cut it short under us (SIGBUS). */
+/* Checks that this descriptor from `who` is such a memfd: otherwise they could cut it short under us (SIGBUS). */
 kolo_status_t kolo_memfd_check(int fd, size_t bytes, const char *who);
 
 #endif

@@ -11,8 +11,8 @@
 
 /* Puts names, NVLinks and switches into the GPUs of a tree, by their bus ids. Any thread. */
 void kolo_topo_nvml_fill(kolo_topo_t *topo);
-/* May the GPU with the first bus id load from and store to the memory of the other one? 0: no; 1: yes; -1: NVML
- * does not say. Also of GPUs that this process does not see. Any thread. */
+/* Tells whether the GPU with the first bus id may load from and store to the memory of the other one. 0: no; 1:
+ * yes; -1: NVML does not say. Also of GPUs that this process does not see. Any thread. */
 int kolo_topo_nvml_reaches(const char *a, const char *b);
 
 #endif

@@ -74,15 +74,14 @@ typedef struct kolo_topo {
     char source[64]; /* "hwloc, API 2.8", "file /x.xml", "flat (...)" */
 } kolo_topo_t;
 
-/* This machine (looked at once per process), or KOLO_TOPO_FILE. With KOLO_TOPO_DUMP set, what is found by looking
- * is written there as XML. Any thread. */
+/* Loads this machine (looked at once per process), or KOLO_TOPO_FILE. With KOLO_TOPO_DUMP set, what is found by
+ * looking is written there as XML. Any thread. */
 kolo_status_t kolo_topo_load(kolo_topo_t *topo);
 
-/* The same with the GPUs' names and NVLinks, which costs a start of NVML once per process: for those who use
- * GPUs. */
+/* Loads the GPUs' names and NVLinks, too, which costs a start of NVML once per process: for those who use GPUs. */
 kolo_status_t kolo_topo_load_gpus(kolo_topo_t *topo);
-/* hwloc XML (version 2) in and out; bytes from outside: bounded and fuzzed. `origin` becomes source. The bytes need
- * no terminating zero. */
+/* Reads hwloc XML (version 2), and writes it; bytes from outside: bounded and fuzzed. `origin` becomes source. The
+ * bytes need no terminating zero. */
 kolo_status_t kolo_topo_import(kolo_topo_t *topo, const char *xml, size_t bytes, const char *origin);
 kolo_status_t kolo_topo_import_file(kolo_topo_t *topo, const char *path);
 /* Writes this machine as XML. KOLO_ERR_UNSUPPORTED without hwloc. */
@@ -91,7 +90,7 @@ void kolo_topo_fini(kolo_topo_t *topo); /* safe on a zeroed struct and twice */
 /* Draws the tree with indentation, distances between devices below it. */
 void kolo_topo_print(const kolo_topo_t *topo, FILE *out);
 kolo_distance_t kolo_topo_distance(const kolo_topo_t *topo, int a, int b);
-/* One more NVLink from GPU `a` to GPU `b`; each end tells of it, and it is counted for the one with the smaller
+/* Adds an NVLink from GPU `a` to GPU `b`; each end tells of it, and it is counted for the one with the smaller
  * number. */
 void kolo_topo_add_link(kolo_topo_t *topo, int a, int b);
 /* Returns how many NVLinks lead from one to the other, directly or by switches. */
@@ -129,7 +128,7 @@ typedef struct {
     int *nic;         /* nlanes x hosts: `slot` of the NIC that the lane uses on that host, -1 none */
 } kolo_topo_search_t;
 
-/* `nics` may be NULL with nnics 0. Lane l uses NIC l mod (NICs of the host), in the order of their slots. */
+/* Searches; `nics` may be NULL with nnics 0. Lane l uses NIC l mod (NICs of the host), in order of their slots. */
 kolo_status_t kolo_topo_search(const kolo_topo_place_t *places, int nranks, int nlanes,
                                const kolo_topo_place_t *nics, int nnics, kolo_topo_search_t *result);
 void kolo_topo_search_fini(kolo_topo_search_t *result);

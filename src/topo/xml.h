@@ -35,7 +35,7 @@ typedef struct {
 } kolo_xml_t;
 
 void kolo_xml_init(kolo_xml_t *xml, const char *bytes, size_t count, const char *origin);
-/* The next event. KOLO_ERR_PROTOCOL, with the line, for what is not well formed. */
+/* Reads the next event. KOLO_ERR_PROTOCOL, with the line, for what is not well formed. */
 kolo_status_t kolo_xml_next(kolo_xml_t *xml, kolo_xml_event_t *event);
 /* Fails with KOLO_ERR_PROTOCOL, origin and the line reached. */
 kolo_status_t kolo_xml_fail(const kolo_xml_t *xml, const char *what);

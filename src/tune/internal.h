@@ -25,7 +25,7 @@ uint64_t kolo_tune_loaded_hash(void);
 /* Tells whether this call fits the slots of lines, by the loops that follow this algorithm. */
 bool kolo_tune_fits(const kolo_tune_ask_t *ask, kolo_algo_t algo);
 
-/* Are the names in KOLO_ALGO known? */
+/* Refuses names in KOLO_ALGO that are not known. */
 kolo_status_t kolo_tune_check_param(const kolo_param_t *row, const char *text);
 
 #endif

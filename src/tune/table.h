@@ -42,10 +42,10 @@ typedef struct {
     kolo_tune_row_t rows[KOLO_TUNE_TABLE_ROWS];
 } kolo_tune_table_t;
 
-/* `name` appears in messages. After an error the table must not be used. */
+/* Parses a table; `name` appears in messages. After an error the table must not be used. */
 kolo_status_t kolo_tune_table_parse(const char *text, size_t bytes, const char *name, kolo_tune_table_t *table);
 kolo_status_t kolo_tune_table_read(const char *path, kolo_tune_table_t *table);
-/* As text that can be read again. `comment`: one line, or NULL. */
+/* Writes text that can be read again. `comment`: one line, or NULL. */
 void kolo_tune_table_write(const kolo_tune_table_t *table, const char *comment, FILE *out);
 /* Returns the row for a call on one host, or NULL. */
 const kolo_tune_row_t *kolo_tune_table_find(const kolo_tune_table_t *table, kolo_coll_t coll, uint32_t ranks,

@@ -34,9 +34,9 @@ void kolo_tune_sizes(const kolo_tune_env_t *env, kolo_tune_sizes_t *sizes);
 uint32_t kolo_tune_node_depth(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, bool lines);
 /* Returns the depth of a PAIR connection inside a host that carries slots. */
 uint32_t kolo_tune_pair_depth(const kolo_tune_sizes_t *sizes, uint32_t lane);
-/* Payload that fits a slot of every SIMPLE connection of the communicator. */
+/* Returns the payload that fits a slot of every SIMPLE connection of the communicator. */
 uint32_t kolo_tune_slot_bytes(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes);
-/* What of it a send or receive of `bytes` that goes through slots uses; the same at both ends whatever else is in
+/* Returns how much of it a send or receive of `bytes` through slots uses; the same at both ends whatever else is in
  * their groups. */
 uint32_t kolo_tune_p2p_piece(const kolo_tune_env_t *env, const kolo_tune_sizes_t *sizes, uint64_t bytes);
 
@@ -64,11 +64,10 @@ kolo_p2p_way_t kolo_tune_p2p(const kolo_tune_sizes_t *sizes, uint64_t bytes, boo
 kolo_status_t kolo_tune_explain(const kolo_tune_ask_t *ask, FILE *out);
 /* Returns the way that KOLO_ALGO forces for this collective, or none. It may not be usable. */
 kolo_way_t kolo_tune_forced(kolo_coll_t coll);
-/* From now on as if KOLO_ALGO were `text` (NULL: not set), which must live on; returns what was before. For tools
- * that measure every algorithm: all ranks must do it between the same calls, and choices that were remembered
- * forgotten. */
+/* Makes KOLO_ALGO `text` (NULL: not set), which must live on; returns what was before. For tools that measure every
+ * algorithm: all ranks must do it between the same calls, and choices that were remembered forgotten. */
 const char *kolo_tune_force(const char *text);
-/* Hash of the rules and of the table file: ranks must agree on it. */
+/* Hashes the rules and the table file: ranks must agree on it. */
 uint64_t kolo_tune_hash(void);
 
 /* ---- the table file (KOLO_TUNE_FILE; table.h) ---- */

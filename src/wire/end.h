@@ -58,7 +58,7 @@ static inline uint64_t kolo_end_load(const _Atomic uint64_t *word)
 {
     return atomic_load_explicit(word, memory_order_acquire);
 }
-/* What the caller has read and written comes before it. */
+/* Stores behind all that the caller has read and written. */
 static inline void kolo_end_store(_Atomic uint64_t *word, uint64_t value)
 {
     atomic_store_explicit(word, value, memory_order_release);
@@ -70,7 +70,7 @@ static inline kolo_slot_header_t *kolo_tx_end_header(const kolo_tx_end_t *tx)
 {
     return (kolo_slot_header_t *)(void *)(tx->slots + (tx->next & tx->mask) * tx->stride);
 }
-/* Lowest `consumed` of all readers. */
+/* Returns the lowest `consumed` of all readers. */
 static inline uint64_t kolo_tx_end_consumed(const kolo_tx_end_t *tx)
 {
     uint64_t low = kolo_end_load(&tx->heads[0].consumed);
@@ -80,7 +80,7 @@ static inline uint64_t kolo_tx_end_consumed(const kolo_tx_end_t *tx)
     }
     return low;
 }
-/* Is slot `next` free? */
+/* Tells whether slot `next` is free. */
 static inline bool kolo_tx_end_ready(kolo_tx_end_t *tx)
 {
     if (__builtin_expect((int64_t)(tx->room - tx->next) > 0, 1)) return true;

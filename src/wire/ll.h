@@ -21,7 +21,7 @@ typedef struct {
 } kolo_ll_line_t;
 _Static_assert(sizeof(kolo_ll_line_t) == 64, "one cache line");
 
-/* Lines for `bytes` of data; at least one, so that empty messages arrive too. */
+/* Returns the lines for `bytes` of data; at least one, so that empty messages arrive too. */
 static inline size_t kolo_ll_lines(size_t bytes)
 {
     return bytes ? KOLO_DIV_UP(bytes, KOLO_LL_DATA) : 1;
@@ -48,7 +48,7 @@ static inline size_t kolo_ll_part_line(const kolo_ll_layout_t *l, uint32_t i)
 {
     return l->first + (size_t)(i / l->fit) * l->each;
 }
-/* Most data bytes of a slot with this payload size. */
+/* Returns the most data bytes of a slot with this payload size. */
 static inline size_t kolo_ll_capacity(size_t slot_bytes)
 {
     return slot_bytes / 64 * KOLO_LL_DATA;
@@ -94,7 +94,7 @@ static inline void kolo_ll_sweep(void *payload, size_t slot_bytes, uint64_t seq)
     for (size_t i = 0; i < slot_bytes / sizeof(*line); i++)
         atomic_store_explicit(&line[i].mark, kolo_ll_mark(seq, 0), memory_order_relaxed);
 }
-/* Must be called before the first put of a slot: leaves the full signature for whoever finds a mismatch. */
+/* Leaves the full signature for whoever finds a mismatch; before the first put of a slot. */
 static inline void kolo_ll_begin(kolo_tx_t *tx, uint64_t signature, uint64_t operation)
 {
     kolo_slot_header_t *h = kolo_tx_header(tx);
@@ -119,7 +119,7 @@ static inline bool kolo_ll_line_has(const kolo_ll_line_t *line, uint32_t seq)
 {
     return (uint32_t)atomic_load_explicit(&line->mark, memory_order_acquire) == seq;
 }
-/* Of a line that has arrived. */
+/* Returns the signature of a line that has arrived. */
 static inline uint32_t kolo_ll_line_signature(const kolo_ll_line_t *line)
 {
     return (uint32_t)(atomic_load_explicit(&line->mark, memory_order_relaxed) >> 32);

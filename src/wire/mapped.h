@@ -45,7 +45,7 @@ static inline kolo_mapped_t *kolo_mapped_of_rx(const kolo_rx_t *rx)
     return (kolo_mapped_t *)rx->priv;
 }
 
-/* Shared by all: the members of kolo_wire_ops_t with these names. */
+/* Sets up the reader's end; all wires share this and the members of kolo_wire_ops_t below. */
 kolo_status_t kolo_mapped_rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, const kolo_mapped_memory_t *memory,
                                    kolo_wire_card_t *card);
 kolo_status_t kolo_mapped_tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, const kolo_mapped_memory_t *memory,
@@ -73,7 +73,7 @@ size_t kolo_mapped_rx_memory(const kolo_rx_t *rx);
 /* References of wires whose readers copy by themselves: the key is the writer's process. */
 kolo_status_t kolo_mapped_ref_make(kolo_tx_t *tx, const void *data, uint64_t bytes, kolo_ref_t *ref);
 kolo_status_t kolo_mapped_ref_start(kolo_rx_t *rx, const kolo_ref_t *ref, kolo_ref_copy_t *copy);
-/* So many bytes more are copied; what ref_done comes to. */
+/* Counts so many bytes more as copied; returns what ref_done does. */
 static inline kolo_status_t kolo_mapped_ref_copied(kolo_ref_copy_t *copy, size_t bytes)
 {
     copy->theirs += bytes;
@@ -81,13 +81,13 @@ static inline kolo_status_t kolo_mapped_ref_copied(kolo_ref_copy_t *copy, size_t
     copy->left -= bytes;
     return copy->left ? KOLO_IN_PROGRESS : KOLO_OK;
 }
-/* Can a and b use `wire`, and do they see the same abstract sockets under the same user? */
+/* Tells whether a and b can use `wire` and see the same abstract sockets under the same user. */
 bool kolo_mapped_same_host(const kolo_peer_card_t *a, const kolo_peer_card_t *b, const kolo_wire_ops_t *wire);
 extern bool kolo_mapped_huge_pages; /* KOLO_SHM_HUGE_PAGES */
-/* Make ends in sealed memfds (memfd.c), for the wires "shm" and "cma". */
+/* Makes ends in sealed memfds (memfd.c), for the wires "shm" and "cma". */
 kolo_status_t kolo_memfd_rx_setup(kolo_wire_ctx_t *ctx, kolo_rx_t *rx, kolo_wire_card_t *card);
 kolo_status_t kolo_memfd_tx_setup(kolo_wire_ctx_t *ctx, kolo_tx_t *tx, kolo_wire_card_t *card);
-/* For their cards: KOLO_ERR_UNSUPPORTED where the process may not have as much shared memory (RLIMIT_FSIZE). */
+/* Fills their cards: KOLO_ERR_UNSUPPORTED where the process may not have as much shared memory (RLIMIT_FSIZE). */
 kolo_status_t kolo_memfd_card(kolo_peer_card_t *card);
 extern const kolo_wire_ops_t kolo_wire_shm; /* wire/shm, which is little more than that */
 

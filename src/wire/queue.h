@@ -31,7 +31,7 @@ _Static_assert(sizeof(kolo_queue_header_t) == 128, "the header is shared between
 kolo_status_t kolo_wire_none(const kolo_wire_ctx_t *ctx, const kolo_conn_spec_t *spec);
 /* Ranges of a spec that any wire can serve; the message names the field. */
 kolo_status_t kolo_conn_check_spec(const kolo_conn_spec_t *spec);
-/* Bytes from one slot to the next. */
+/* Returns the bytes from one slot to the next. */
 static inline size_t kolo_queue_stride(const kolo_conn_spec_t *spec)
 {
     return sizeof(kolo_slot_header_t) + spec->slot_bytes;

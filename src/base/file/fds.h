@@ -16,17 +16,16 @@
 /* Moves fd to a number above 2, with close-on-exec; a higher one stays what it is. Returns the number, or -1 and an
  * errno; fd -1: -1, and errno stays. Any thread, like all below. */
 int kolo_fd_above(int fd);
-/* The same, and fd belongs to the library from here on, until kolo_fd_close(): in a child of fork() its number
- * then leads nowhere (a socket that is not connected). For log files and the like, which a child goes on using,
- * kolo_fd_above() is enough. */
+/* Does the same, and fd belongs to the library until kolo_fd_close(): in a child of fork() its number leads nowhere
+ * (a socket that is not connected). For log files and the like, which a child goes on using, kolo_fd_above() is
+ * enough. */
 int kolo_fd_own(int fd);
-/* socket(2) and accept4(2), close-on-exec and without waiting; no fork() comes in between the making and the
- * owning. */
+/* Calls socket(2) or accept4(2), close-on-exec and without waiting; no fork() comes between making and owning. */
 int kolo_fd_socket(int domain, int type);
 int kolo_fd_accept(int listener, struct sockaddr *from, socklen_t *bytes);
-/* Another number for an owned descriptor, or -1 and an errno. */
+/* Returns another number for an owned descriptor, or -1 and an errno. */
 int kolo_fd_copy(int fd);
-/* For descriptors that another library opened and closes: the number stays. */
+/* Marks descriptors that another library opened and closes: the number stays. */
 void kolo_fd_mark(int fd);
 void kolo_fd_unmark(int fd);
 /* Closes any descriptor, owned or not. Keeps errno. */

@@ -14,9 +14,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* May a file of this process have so many bytes? */
+/* Tells whether a file of this process may have so many bytes. */
 bool kolo_file_fits(uint64_t bytes);
-/* ftruncate(2) and write(2), without the signal: EFBIG where the limit does not permit it. */
+/* Calls ftruncate(2) or write(2) without the signal: EFBIG where the limit does not permit it. */
 int kolo_file_resize(int fd, uint64_t bytes);
 ssize_t kolo_file_write(int fd, const void *data, size_t bytes);
 /* Between the two this thread gets no SIGXFSZ: for what writes through a stream. */

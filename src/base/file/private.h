@@ -14,7 +14,7 @@
  * somebody else's, or open to others), and `why` in words. Never waits. Any thread. */
 int kolo_private_open(const char *path, char *why, size_t bytes);
 
-/* Memory for keys, zeroed: core files leave it out. NULL: there is none. free: wipes it; NULL is fine. */
+/* Allocates zeroed memory for keys, which core files leave out; or NULL. free: wipes it; NULL is fine. */
 void *kolo_private_alloc(size_t bytes);
 void kolo_private_free(void *memory, size_t bytes);
 

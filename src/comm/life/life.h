@@ -66,8 +66,7 @@ kolo_status_t kolo_child_open(kolo_body_t *child, int rank, int nranks, kolo_oob
 kolo_status_t kolo_body_borrow(kolo_body_t *body, const kolo_peer_card_t *cards, const kolo_agreed_t *agreed,
                                const int *members);
 void kolo_body_borrow_end(kolo_body_t *body);
-/* Whether its calls block, of one that is made and that nobody calls yet: its parent may have decided how it was
- * made. */
+/* Sets whether its calls block, before anybody calls it: its parent may have decided how it was made. */
 void kolo_handle_set_blocking(kolo_comm_t comm, bool blocking);
 /* Meets the other ranks, and agrees with them: two steps of kolo_body_setup() that need all ranks. */
 kolo_status_t kolo_body_meet(kolo_body_t *body);

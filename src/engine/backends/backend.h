@@ -95,7 +95,7 @@ static inline bool kolo_backend_is_even(const size_t *counts, const size_t *disp
 
 /* Reads an order such as "hierarchical,mpi;broadcast=kolo": lists for all operations and for single ones. */
 kolo_status_t kolo_backends_parse(kolo_backends_t *b, const char *text);
-/* The same for KOLO_ENGINE_BACKENDS, when the parameters are loaded. */
+/* Does the same for KOLO_ENGINE_BACKENDS, when the parameters are loaded. */
 kolo_status_t kolo_backends_check_param(const kolo_param_t *row, const char *text);
 const kolo_backend_t *kolo_backend_at(int number); /* NULL: beyond the last */
 
@@ -109,10 +109,10 @@ bool kolo_backend_switch(struct kolo_tensor_engine *e, kolo_work_t work, const c
 
 /* Returns the number of the one that would run it. */
 int kolo_backend_choose(const kolo_set_t *s, const kolo_need_t *need);
-/* Would one run it on device memory? The first in the order that takes it at all decides: who takes host memory
- * alone gets it there. need->memory is not looked at. */
+/* Tells whether one would run it on device memory. The first in the order that takes it at all decides: who takes
+ * host memory alone gets it there. need->memory is not looked at. */
 bool kolo_backend_takes_device(const kolo_set_t *s, const kolo_need_t *need);
-/* The one that would run it is Kolo. */
+/* Tells whether Kolo would run it. */
 bool kolo_backend_is_kolo(const kolo_set_t *s, const kolo_need_t *need);
 /* Runs it by the one that is chosen, whose number is in e->backend_ran then. */
 kolo_status_t kolo_backend_run(kolo_set_t *s, const kolo_move_t *move);

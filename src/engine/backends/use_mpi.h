@@ -26,7 +26,7 @@ typedef struct {
 /* Finds MPI, and which of its ranks are the job's: e->mpi_ranks. Collective over the job, also where it fails. */
 kolo_status_t kolo_mpi_open(struct kolo_tensor_engine *e);
 void kolo_mpi_close(struct kolo_tensor_engine *e); /* may be called for each that has opened */
-/* The same as backends have it. */
+/* Opens it as kolo_backend_t has it. */
 kolo_status_t kolo_mpi_open_backend(struct kolo_tensor_engine *e, void **state);
 void kolo_mpi_close_backend(struct kolo_tensor_engine *e, void *state);
 /* A communicator over the set, or over some ranks of it (`rank` is this one's place among them); two of one purpose
@@ -39,16 +39,16 @@ void kolo_mpi_leave(void *mpi, bool abort);
 void kolo_mpi_free(void *mpi);
 
 /* ---- run_mpi.c ---- */
-/* As Kolo's own of those names. KOLO_AVG is taken of floats, by all_reduce. */
+/* Does what Kolo's own of that name does; so do those below. KOLO_AVG is taken of floats, by all_reduce. */
 kolo_status_t kolo_mpi_all_reduce(kolo_mpi_t *m, const void *in, void *out, size_t count, kolo_type_t type, int op);
 kolo_status_t kolo_mpi_broadcast(kolo_mpi_t *m, void *data, size_t count, kolo_type_t type, int root);
 kolo_status_t kolo_mpi_all_gather(kolo_mpi_t *m, const void *in, void *out, const size_t *counts,
                                   const size_t *displs, kolo_type_t type);
 /* Runs a move, as backends and groups have it, over the communicator's ranks. */
 kolo_status_t kolo_mpi_run(void *mpi, const kolo_move_t *move);
-/* Bytes of all ranks but the first, one behind the other, to the first. lengths: of all, on all. */
+/* Moves the bytes of all ranks but the first, one behind the other, to the first. lengths: of all, on all. */
 kolo_status_t kolo_mpi_gather(kolo_mpi_t *m, const void *in, void *out, const uint64_t *lengths);
-/* Between two ranks, each message matched by one of the same length. */
+/* Sends to another rank, which receives just as many bytes. */
 kolo_status_t kolo_mpi_send(kolo_mpi_t *m, const void *in, size_t bytes, int to);
 kolo_status_t kolo_mpi_receive(kolo_mpi_t *m, void *out, size_t bytes, int from);
 

@@ -43,13 +43,13 @@ typedef struct {
     int rank, size;
 } kolo_nccl_t;
 
-/* As backends have it. */
+/* Opens it as kolo_backend_t has it. */
 kolo_status_t kolo_engine_nccl_open_backend(struct kolo_tensor_engine *e, void **state);
 void kolo_engine_nccl_close_backend(struct kolo_tensor_engine *e, void *state);
 /* Does NCCL know memory, type and operator of this? */
 bool kolo_engine_nccl_knows(const kolo_need_t *need);
 
-/* A communicator over `ranks` of the set, which this rank is one of, the `rank`-th. Collective over the set, whose
+/* Makes a communicator over `ranks` of the set, in which this rank is the `rank`-th. Collective over the set, whose
  * ranks may be of several such groups. */
 kolo_status_t kolo_engine_nccl_meet(kolo_set_t *s, const nccl_functions_t *n, const int *ranks, int size, int rank,
                                     kolo_nccl_t **nccl);

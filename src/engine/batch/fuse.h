@@ -26,7 +26,7 @@ kolo_status_t kolo_fusion_batches(const kolo_fuse_rules_t *rules, kolo_response_
 
 /* ---- values.c ---- */
 
-/* dst[i] = src[i] * factor; floats in the type's own rules, integers in double, truncated and kept in range. */
+/* Sets dst[i] = src[i] * factor; floats by the type's rules, integers in double, truncated and kept in range. */
 void kolo_values_scale(void *dst, const void *src, size_t count, kolo_type_t type, double factor);
 /* Fills dst with what changes nothing under op. */
 void kolo_values_fill_identity(void *dst, size_t count, kolo_type_t type, kolo_op_t op);

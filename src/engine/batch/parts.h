@@ -50,13 +50,13 @@ static inline size_t kolo_piece_room(const kolo_backend_pieces_t *p, int i)
     return KOLO_ROUND_UP(KOLO_MAX(kolo_piece_elements(p, i), p->room), p->align);
 }
 
-/* As this rank puts the tensor in; or, out, as it takes the result. */
+/* Returns how this rank puts the tensor in; or, out, how it takes the result. */
 kolo_backend_pieces_t kolo_pieces_of(const kolo_set_t *s, const kolo_response_t *response, bool out);
-/* Where the first tensor's pieces lie, in bytes; the table is the engine's, until the next call. */
+/* Returns where the first tensor's pieces lie, in bytes; the table is the engine's, until the next call. */
 size_t *kolo_parts_places(const kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool out);
 /* Moves the places on by the pieces of a tensor. */
 void kolo_parts_pass(size_t *places, const kolo_backend_pieces_t *p, size_t elem);
-/* Of this rank's result. */
+/* Finds the shape of this rank's result. */
 void kolo_parts_result_shape(const kolo_set_t *s, const kolo_response_t *response, int64_t *shape);
 
 #endif

@@ -30,9 +30,9 @@ typedef struct {
 typedef enum { KOLO_CACHE_MISS, KOLO_CACHE_HIT, KOLO_CACHE_INVALID } kolo_cache_found_t;
 kolo_status_t kolo_cache_init(kolo_cache_t *cache, int capacity, int nranks);
 void kolo_cache_fini(kolo_cache_t *cache);
-/* Off: forgets all, and keeps nothing. */
+/* Switches it on, or off: it forgets all, and keeps nothing. */
 void kolo_cache_switch(kolo_cache_t *cache, bool on);
-/* A group counts as cached when all of it is. *slot is set unless it is a miss. */
+/* Finds a request; a group counts as cached when all of it is. *slot is set unless it is a miss. */
 kolo_cache_found_t kolo_cache_find(const kolo_cache_t *cache, const kolo_tensor_request_t *request, int *slot);
 /* Remembers an agreement; pushes the one out that was used longest ago if there is no room. Called in the same
  * order on all ranks, so that all have the same slots. */

@@ -15,7 +15,7 @@ typedef struct {
     size_t length, room;
 } kolo_bytes_t;
 kolo_status_t kolo_message_room(kolo_bytes_t *bytes, size_t room);
-/* `out` keeps its memory from call to call. */
+/* Encodes into `out`, which keeps its memory from call to call. */
 kolo_status_t kolo_requests_encode(const kolo_tensor_request_t *const *requests, size_t count, kolo_bytes_t *out);
 kolo_status_t kolo_responses_encode(const kolo_responses_t *list, int nranks, int njoined, kolo_bytes_t *out);
 /* Adds to the list. */

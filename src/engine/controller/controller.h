@@ -83,14 +83,14 @@ void kolo_controller_worked(kolo_controller_t *c);
  * (tree.h). */
 kolo_status_t kolo_controller_shared(kolo_controller_t *c, const kolo_tensor_request_t *request,
                                      const kolo_ranks_t *ranks);
-/* After all requests of a cycle: answers join if all ranks have joined. */
+/* Ends a cycle after all its requests: answers join if all ranks have joined. */
 kolo_status_t kolo_controller_finish(kolo_controller_t *c);
 /* Returns true if `rank` has neither sent the request nor joined. */
 bool kolo_row_lacks(const kolo_controller_t *c, const kolo_row_t *row, int rank);
 /* Returns KOLO_OK if all ranks sent equal requests; else `text` names the difference. */
 kolo_status_t kolo_row_check(const kolo_controller_t *c, const kolo_row_t *row, char *text, size_t bytes);
 
-/* warn_ms: until a tensor that some ranks lack is reported; limit_ms: until it ends the engine; 0: never. */
+/* Sets after how long a tensor that some ranks lack is reported, and ends the engine; 0: never. */
 void kolo_stall_init(kolo_stall_t *stall, int64_t warn_ms, int64_t limit_ms);
 void kolo_stall_new_row(kolo_stall_t *stall, kolo_row_t *row);
 void kolo_stall_waited(kolo_stall_t *stall, kolo_row_t *row, uint32_t waited_ms);

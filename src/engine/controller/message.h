@@ -31,7 +31,7 @@ kolo_status_t kolo_message_wrong(const char *what);
 void kolo_message_put(const kolo_tensor_request_t *request, KoloWire__Request *out);
 /* Packs a list of requests. */
 kolo_status_t kolo_message_pack(KoloWire__Request **table, size_t count, kolo_bytes_t *out);
-/* NULL: *out is filled in, its name in `text`; else what is wrong. */
+/* Fills in *out, its name in `text`, and returns NULL; else what is wrong. */
 const char *kolo_message_get(const KoloWire__Request *in, int nranks, char *text, kolo_tensor_request_t *out);
 
 #else

@@ -20,7 +20,7 @@ typedef struct {
 } kolo_outcome_t;
 kolo_status_t kolo_controller_negotiate(struct kolo_set *s, kolo_responses_t *fresh, kolo_outcome_t *outcome);
 size_t kolo_controller_vector_words(const struct kolo_set *s); /* of the next agreement */
-/* slow.c: the requests in engine->requests go to the coordinator, what it has to say is appended to `fresh`. */
+/* Sends engine->requests to the coordinator and appends what it says to `fresh` (slow.c). */
 kolo_status_t kolo_controller_negotiate_slow(struct kolo_set *s, size_t nrequests, kolo_responses_t *fresh);
 
 #endif

@@ -23,7 +23,7 @@ typedef struct {
 
 /* Returns the lowest rank of it that is at least `from`; INT_MAX: none. */
 int kolo_ranks_next(const kolo_ranks_t *ranks, int from);
-/* None of the run may be in it already. Fails only for memory. */
+/* Adds a run, of which none may be in it already. Fails only for memory. */
 kolo_status_t kolo_ranks_add(kolo_ranks_t *ranks, kolo_ranks_run_t run);
 void kolo_ranks_fini(kolo_ranks_t *ranks);
 

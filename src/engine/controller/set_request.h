@@ -7,11 +7,11 @@
 
 #include "engine/request.h"
 
-/* "0, 4, 5 and 7 more" */
+/* Prints "0, 4, 5 and 7 more". */
 void kolo_sets_list(const int *ranks, int shown, int count, char *buf, size_t bytes);
 void kolo_sets_show(const kolo_tensor_request_t *request, char *buf, size_t bytes); /* "ranks 0, 4, 5", "set 3" */
 bool kolo_sets_request_is_good(const kolo_tensor_request_t *request, int nranks);
-/* Its rank has tensors outstanding in the set that is to be removed. */
+/* Tells whether its rank has tensors outstanding in the set that is to be removed. */
 bool kolo_sets_is_busy(const kolo_tensor_request_t *request);
 
 #endif

@@ -47,11 +47,11 @@ kolo_status_t kolo_talk_meet(kolo_set_t *s);
 void kolo_talk_leave(kolo_set_t *s, bool abort);
 void kolo_talk_free(kolo_set_t *s);
 
-/* On rank 0: refuses lengths that are too large; *total is the sum without rank 0's own. */
+/* Sums lengths on rank 0, without rank 0's own; refuses those that are too large. */
 kolo_status_t kolo_talk_sum(const kolo_set_t *s, const uint64_t *lengths, size_t *total);
 /* Refuses a length of more than `limit` from one rank. */
 kolo_status_t kolo_talk_check(int rank, uint64_t length, uint64_t limit);
-/* On the other ranks of a broadcast: refuses a length that is too large, else makes room. */
+/* Makes room on the other ranks of a broadcast, or refuses a length that is too large. */
 kolo_status_t kolo_talk_room(kolo_bytes_t *bytes, uint64_t length);
 
 #endif

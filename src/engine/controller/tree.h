@@ -41,7 +41,7 @@ typedef struct {
 } kolo_merge_t;
 
 void kolo_merge_fini(kolo_merge_t *m); /* begins as zeros */
-/* From ranks that are higher than all that were here before, in the order of their list. */
+/* Adds a request of ranks higher than all that were here before, in the order of their list. */
 kolo_status_t kolo_merge_add(kolo_merge_t *m, const kolo_tensor_request_t *request, const kolo_ranks_t *ranks);
 kolo_status_t kolo_merge_own(kolo_merge_t *m, int rank, const kolo_tensor_request_t *const *requests, size_t count);
 kolo_status_t kolo_merge_child(kolo_merge_t *m, const kolo_tree_place_t *child, int nranks, const uint8_t *bytes,
@@ -49,7 +49,7 @@ kolo_status_t kolo_merge_child(kolo_merge_t *m, const kolo_tree_place_t *child, 
 
 /* ---- message_shared.c ---- */
 
-/* Of all ranks of a place. No request at all makes no bytes. */
+/* Encodes those of all ranks of a place. No request at all makes no bytes. */
 kolo_status_t kolo_merge_encode(const kolo_merge_t *m, const kolo_tree_place_t *place, kolo_bytes_t *out);
 /* Calls fn for each, in order; what it gets lives as long as the call. Bytes that make no sense, ranks that are not
  * of the place among it, are KOLO_ERR_PROTOCOL before the first call. */

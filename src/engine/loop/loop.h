@@ -28,17 +28,17 @@ kolo_status_t kolo_wake_init(struct kolo_tensor_engine *e); /* collective */
 void kolo_wake_fini(struct kolo_tensor_engine *e);
 /* Asks all ranks to begin this cycle, unless somebody has: at once, or when this rank has waited for them there. */
 kolo_status_t kolo_wake_call(struct kolo_tensor_engine *e, uint64_t cycle);
-/* All ranks have come to the cycle, with vectors of this length; and what came of it. */
+/* Notes that all ranks have come to the cycle, with vectors of this length; and what came of it. */
 void kolo_wake_met(struct kolo_tensor_engine *e, size_t words);
 void kolo_wake_note(struct kolo_tensor_engine *e, const kolo_outcome_t *outcome);
 bool kolo_wake_called(const struct kolo_tensor_engine *e, uint64_t cycle);
 
-/* loop.c */
+/* Runs the thread (loop.c). */
 void *kolo_engine_loop(void *engine);
 void kolo_engine_loop_calls(void *engine, bool begins); /* of the engine's queue */
 
 /* sleep.c */
-/* Until there is something to do, and for which set. */
+/* Sleeps until there is something to do, and tells for which set. */
 kolo_status_t kolo_engine_sleep(struct kolo_tensor_engine *e, kolo_set_t **set);
 void kolo_engine_look_for_stalls(struct kolo_tensor_engine *e);
 

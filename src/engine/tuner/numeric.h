@@ -11,14 +11,14 @@
 
 typedef struct kolo_numeric kolo_numeric_t;
 
-/* KOLO_ERR_UNSUPPORTED: this build does not know them, or they cannot be loaded here. */
+/* Loads them. KOLO_ERR_UNSUPPORTED: this build does not know them, or they cannot be loaded here. */
 kolo_status_t kolo_numeric_open(kolo_numeric_t **numeric);
 void kolo_numeric_close(kolo_numeric_t *numeric); /* NULL is fine */
 
-/* a (n x n, rows of n; only the lower half is looked at) becomes its lower Cholesky factor. KOLO_ERR_INTERNAL
+/* Turns a (n x n, rows of n; only the lower half is looked at) into its lower Cholesky factor. KOLO_ERR_INTERNAL
  * without words: it is not positive definite. */
 kolo_status_t kolo_numeric_cholesky(kolo_numeric_t *numeric, int n, double *a);
-/* b becomes the solution of (factor factor^T) x = b, or of factor x = b. */
+/* Turns b into the solution of (factor factor^T) x = b, or of factor x = b. */
 kolo_status_t kolo_numeric_solve(kolo_numeric_t *numeric, int n, const double *factor, double *b);
 kolo_status_t kolo_numeric_solve_half(kolo_numeric_t *numeric, int n, const double *factor, double *b);
 

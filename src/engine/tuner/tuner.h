@@ -65,11 +65,11 @@ typedef struct {
     kolo_numeric_t *numeric;
 } kolo_tuner_t;
 
-/* KOLO_ERR_UNSUPPORTED: without the libraries of numeric.h. */
+/* Begins with this setting. KOLO_ERR_UNSUPPORTED: without the libraries of numeric.h. */
 kolo_status_t kolo_tuner_init(kolo_tuner_t *t, const kolo_tuner_rules_t *rules, const kolo_tuning_t *start);
 void kolo_tuner_fini(kolo_tuner_t *t);
-/* So many bytes per second under t->now. *changed: the setting is over, t->score is its score, t->now is the next
- * one, or the phase is another. */
+/* Takes so many bytes per second under t->now. *changed: the setting is over, t->score is its score, t->now is the
+ * next one, or the phase is another. */
 kolo_status_t kolo_tuner_sample(kolo_tuner_t *t, double score, bool *changed);
 /* Samples until it is over, at most. */
 int kolo_tuner_samples_max(const kolo_tuner_rules_t *rules);

@@ -31,11 +31,11 @@ typedef struct {
     double hier;                   /* how many times faster operations are when they are hierarchical */
 } machine_t;
 
-/* 0 to 1; about normal with deviation 1. */
+/* Draws from 0 to 1; the other about normal with deviation 1. */
 double model_unit(uint64_t *seed);
 double model_normal(uint64_t *seed);
 
-/* A file like tests/data/workload.csv. */
+/* Loads a file like tests/data/workload.csv. */
 void model_load(workload_t *w, const char *path);
 /* Gradients like those of a convolutional network, of a transformer, or many small ones; a machine within a factor
  * of about a hundred of others. */
@@ -43,7 +43,7 @@ void model_random_workload(workload_t *w, uint64_t *seed);
 void model_random_machine(machine_t *m, uint64_t *seed);
 
 double model_bytes_per_s(const workload_t *w, const machine_t *m, const kolo_tuning_t *t, kolo_batches_t *batches);
-/* Of a full grid of thresholds and cycle times, with all choices. */
+/* Finds the best of a full grid of thresholds and cycle times, with all choices. */
 double model_best_of_grid(const workload_t *w, const machine_t *m, kolo_tuning_t *best, kolo_batches_t *batches);
 
 #endif

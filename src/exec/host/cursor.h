@@ -11,9 +11,9 @@
 
 #include "exec/host/exec.h"
 
-/* Bytes in the current tile of chunk `k` of the instruction's operands. */
+/* Returns the bytes in the current tile of chunk `k` of the instruction's operands. */
 uint64_t kolo_row_length(const kolo_task_t *task, const kolo_lane_state_t *lane, const kolo_insn_t *in, uint32_t k);
-/* First byte in the current tile of chunk `k` of a segment. */
+/* Returns the first byte in the current tile of chunk `k` of a segment. */
 char *kolo_row_address(const kolo_task_t *task, const kolo_lane_state_t *lane, const kolo_segment_t *s, uint32_t k);
 
 /* Puts the lane at the start of the instruction's row; sets left. */

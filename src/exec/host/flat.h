@@ -15,7 +15,7 @@ enum { KOLO_FLAT_PUT, KOLO_FLAT_GET, KOLO_FLAT_PUT_RESULT, KOLO_FLAT_GET_RESULT 
 
 extern const kolo_task_way_t kolo_flat_way;
 
-/* Which step function runs a collective (flat_steps.c, flat_two.c); NULL if none does. */
+/* Returns the step function that runs a collective (flat_steps.c, flat_two.c); NULL if none does. */
 kolo_task_step_fn_t kolo_flat_step(kolo_coll_t coll);
 kolo_task_step_fn_t kolo_flat_two_step(kolo_coll_t coll);
 
@@ -27,7 +27,7 @@ static inline uint32_t kolo_flat_turn(const kolo_task_t *task, uint32_t i)
     return r < task->flat.nranks ? r : r - task->flat.nranks;
 }
 
-/* The `bytes` from line `first` on of the message in `rx`, as far as it is there: KOLO_OK when complete.
+/* Copies `bytes` from line `first` on of the message in `rx`, as far as it is there: KOLO_OK when complete.
  * task->flat.done holds what was copied until then. */
 static inline kolo_status_t kolo_flat_get(kolo_task_t *task, const kolo_rx_t *rx, size_t first, void *dst,
                                           size_t bytes, uint32_t signature)
@@ -45,7 +45,7 @@ static inline kolo_status_t kolo_flat_get(kolo_task_t *task, const kolo_rx_t *rx
     return KOLO_OK;
 }
 
-/* Is line `line` of the message in `rx` there? For `bytes` that fit one line: the caller uses or copies them. */
+/* Tells whether this line of the message in `rx` is there. For `bytes` that fit one: the caller takes them. */
 static inline kolo_status_t kolo_flat_line(kolo_task_t *task, const kolo_rx_t *rx, size_t line, size_t bytes,
                                            uint32_t signature)
 {
@@ -55,7 +55,7 @@ static inline kolo_status_t kolo_flat_line(kolo_task_t *task, const kolo_rx_t *r
     return KOLO_OK;
 }
 
-/* Where the operand from rank r is copied to. */
+/* Returns where the operand from rank r is copied to. */
 static inline void *kolo_flat_operand(const kolo_task_t *task, uint32_t r)
 {
     return task->flat.ll_temp + (size_t)r * KOLO_FLAT_MAX;

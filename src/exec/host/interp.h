@@ -26,7 +26,7 @@ extern const kolo_slot_handler_t kolo_slot_handlers[KOLO_OP_COUNT]; /* moves.c *
 kolo_status_t kolo_slot_expose(const kolo_interp_slot_t *s);        /* references.c */
 kolo_status_t kolo_slot_get_put(const kolo_interp_slot_t *s);
 
-/* interp.c: the step of a task that has a plan (kolo_task_t.step), and what such a task says of itself. */
+/* Takes the step of a task that has a plan (kolo_task_t.step); below: what such a task says of itself. */
 kolo_status_t kolo_interp_step(kolo_task_t *task, bool *moved);
 extern const kolo_task_way_t kolo_interp_way;
 

@@ -127,7 +127,7 @@ static inline uint64_t ref_pick(const ref_format_t *f, kolo_op_t op, uint64_t a,
     return (op == KOLO_MIN) == a_less ? a : b;
 }
 
-/* One element: srcs[0] op srcs[1] op ..., patterns in and out. */
+/* Folds one element: srcs[0] op srcs[1] op ..., patterns in and out. */
 static inline uint64_t ref_fold(kolo_type_t type, kolo_op_t op, size_t elem, const uint64_t *srcs, int nsrcs)
 {
     const ref_format_t *f = ref_format(type);

@@ -28,9 +28,9 @@ extern const kolo_reduce_table_t kolo_reduce_table_baseline;
 extern const kolo_reduce_table_t kolo_reduce_table_avx2, kolo_reduce_table_avx512;
 #endif
 
-/* Table `i`, slowest first; NULL: no more that this machine can run. */
+/* Returns table `i`, slowest first; NULL: no more that this machine can run. */
 const kolo_reduce_table_t *kolo_reduce_table(int i);
-/* For tests and benchmarks: use this table from now on; NULL picks again by parameter and machine. */
+/* Uses this table from now on, for tests and benchmarks; NULL picks again by parameter and machine. */
 void kolo_reduce_use(const kolo_reduce_table_t *table);
 
 #endif

@@ -7,8 +7,8 @@
 
 #include "exec/host/exec.h"
 
-/* The slot that `rx` shows is not of this task: KOLO_ERR_MISMATCH with a message that has both sides in words.
- * `bytes` is what was expected, `got` what the slot says; equal when only the operations differ. */
+/* Fails with a message that has both sides in words: the slot that `rx` shows is not of this task. `bytes` is what
+ * was expected, `got` what the slot says; equal when only the operations differ. */
 kolo_status_t kolo_task_mismatch(kolo_task_t *task, const kolo_rx_t *rx, uint64_t bytes, uint64_t got);
 
 typedef kolo_status_t (*kolo_task_visit_fn_t)(kolo_tx_t *tx, kolo_rx_t *rx, const char *what, void *arg);

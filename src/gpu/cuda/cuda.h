@@ -199,8 +199,8 @@ void kolo_cuda_tables_free(kolo_cuda_state_t *s);
  * s->unsettled is where they are queued (settle.c). */
 #define KOLO_CUDA_STAGE ((size_t)KOLO_CUDA_GRID * KOLO_CUDA_FLAG)
 void kolo_cuda_settle(kolo_cuda_state_t *s);
-/* What copies that are still queued will use is kept until they are through: later communicators ask for one that
- * is. NULL: there is none (keep.c). */
+/* Keeps what copies that are still queued will use until they are through: later communicators ask for one that is.
+ * NULL: there is none (keep.c). */
 void kolo_cuda_keep(kolo_cuda_state_t *s);
 kolo_cuda_state_t *kolo_cuda_kept(void);
 

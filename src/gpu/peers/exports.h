@@ -21,10 +21,10 @@
 
 typedef struct kolo_exports kolo_exports_t;
 
-/* Collective. NULL where all ranks are in one process: nothing is to be mapped. */
+/* Opens it; collective. NULL where all ranks are in one process: nothing is to be mapped. */
 kolo_status_t kolo_exports_open(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *device, int nranks,
                                 kolo_exports_t **exports);
-/* Nothing of this communicator runs any more. NULL is fine. Does not wait for peers. */
+/* Closes it when nothing of this communicator runs any more. NULL is fine. Does not wait for peers. */
 void kolo_exports_close(kolo_exports_t *exports);
 /* Maps what others have offered since the last time. The GPU's context is current. */
 void kolo_exports_look(kolo_exports_t *exports);
@@ -43,11 +43,10 @@ bool kolo_exports_has_room(const kolo_exports_t *exports);
 /* Offers it, if it was not yet. false: all places are taken, or one has memory that was freed, and none may be
  * given up. */
 bool kolo_exports_offer(kolo_exports_t *exports, const kolo_exports_memory_t *memory, uint64_t complete);
-/* What this rank has freed since is to be unmapped by the others, at their next look. false: not all may be given
- * up. */
+/* Has the others unmap, at their next look, what this rank has freed since. false: not all may be given up. */
 bool kolo_exports_withdraw_freed(kolo_exports_t *exports, uint64_t complete);
-/* The address at which rank `peer`, of another process, has mapped it; 0: it has not. `keep`: the answer will be
- * used for as long as the communicator lives (by a graph). */
+/* Returns where rank `peer`, of another process, has mapped it; 0: it has not. `keep`: the answer will be used for
+ * as long as the communicator lives (by a graph). */
 uint64_t kolo_exports_at(kolo_exports_t *exports, uint64_t id, int peer, bool keep);
 
 #endif

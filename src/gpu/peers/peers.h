@@ -24,10 +24,10 @@ typedef struct {
 /* How large this rank's region is to be, when it is known how many ranks share a GPU; the same on all ranks. */
 typedef size_t (*kolo_region_bytes_fn_t)(void *arg, const kolo_regions_t *regions);
 
-/* Collective; blocking within ctx->deadline_ns. The errors name both ranks and GPUs. */
+/* Opens them; collective, within ctx->deadline_ns. The errors name both ranks and GPUs. */
 kolo_status_t kolo_cuda_regions_open(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *device,
                                      kolo_region_bytes_fn_t bytes, void *arg, kolo_regions_t *regions);
-/* Safe on a zeroed struct. Does not wait for peers. */
+/* Closes them; a zeroed struct is fine. Does not wait for peers. */
 void kolo_cuda_regions_close(kolo_regions_t *regions);
 
 #endif

@@ -60,7 +60,7 @@ void kolo_cuda_leave(bool pushed);
 kolo_status_t kolo_cuda_drain(const kolo_cuda_device_t *device, kolo_cu_stream_t stream, uint64_t deadline_ns,
                               const char *what);
 
-/* pool.c: memory of communicators, which the next one takes over: a driver frees nothing before the GPUs of the
+/* Takes memory, if it can what an earlier communicator left (pool.c): a driver frees nothing before the GPUs of the
  * process have done what is queued, and other threads cannot launch meanwhile. What is there is what its last owner
  * left. The device's context is current. */
 kolo_cu_result_t kolo_cuda_take_host(const kolo_cuda_device_t *device, size_t bytes,

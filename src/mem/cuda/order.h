@@ -32,12 +32,12 @@ typedef struct {
 
 kolo_status_t kolo_cuda_order_open(kolo_cuda_order_t *order, const kolo_cuda_device_t *device);
 void kolo_cuda_order_close(kolo_cuda_order_t *order);
-/* What is queued on this stream from now on comes behind all pieces. KOLO_ERR_INVALID_ARGUMENT, and nothing is
+/* Puts what is queued on this stream from now on behind all pieces. KOLO_ERR_INVALID_ARGUMENT, and nothing is
  * changed: it is a stream of another GPU. */
 kolo_status_t kolo_cuda_order_before(kolo_cuda_order_t *order, kolo_cu_stream_t stream);
-/* A piece was queued on the stream that before() was told. */
+/* Notes that a piece was queued on the stream that before() was told. */
 kolo_status_t kolo_cuda_order_behind(kolo_cuda_order_t *order, kolo_cu_stream_t stream);
-/* KOLO_OK: all pieces are complete, as far as the program has queued them. Or KOLO_IN_PROGRESS. */
+/* Returns KOLO_OK when all pieces that the program has queued are complete, or KOLO_IN_PROGRESS. */
 kolo_status_t kolo_cuda_order_poll(kolo_cuda_order_t *order);
 /* What is queued from now on, on all streams but the first, comes behind what the first one has. */
 #define KOLO_CUDA_STREAMS_MEET 16

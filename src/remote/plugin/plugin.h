@@ -53,8 +53,7 @@ extern kolo_plugin_t kolo_plugin; /* once it is loaded */
 
 /* Takes the place of a profiler, for version 10 and later: none listens. */
 int kolo_plugin_no_profile(void **event, int type, void *parent, int64_t id, void *more);
-/* Make the calls that later versions have as an earlier one has them, at the same place of the table (v8.c, v9.c,
- * v10.c). */
+/* Puts an earlier version's calls, as later ones have them, at the same place of the table (v8.c, v9.c, v10.c). */
 int kolo_plugin_init_8(kolo_plugin_t *plugin, kolo_nccl_logger_t logger);
 int kolo_plugin_listen_8(const kolo_plugin_t *plugin, int device, void *handle, void **listener);
 int kolo_plugin_connect_8(const kolo_plugin_t *plugin, int device, void *handle, void **sender);

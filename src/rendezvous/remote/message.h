@@ -81,12 +81,11 @@ _Static_assert(KOLO_MESSAGE_BYTES >= KOLO_MESSAGE_HEAD_BYTES + KOLO_MESSAGE_VALU
 _Static_assert(KOLO_MESSAGE_BYTES >= KOLO_MESSAGE_TEXT_BYTES, "a name fits");
 /* Returns its length. */
 size_t kolo_message_encode(const kolo_message_t *message, uint8_t bytes[KOLO_MESSAGE_BYTES]);
-/* NULL, or what is wrong. `room`: bytes that may be read, of which it reads KOLO_MESSAGE_TEXT_BYTES at most: the
- * bytes of a value that a message carries (KOLO_MESSAGE_FINAL) are behind its head. *key: its name taken apart, if
- * that is a key. */
+/* Returns NULL, or what is wrong. Of `room` bytes it reads KOLO_MESSAGE_TEXT_BYTES at most: the bytes of a value
+ * that a message carries (KOLO_MESSAGE_FINAL) are behind its head. *key: its name taken apart, if that is a key. */
 const char *kolo_message_decode(const uint8_t *bytes, size_t room, kolo_message_t *message, kolo_tensor_key_t *key);
 
-/* What it takes up, with the bytes of a value that it carries. */
+/* Returns its length, with the bytes of a value that it carries. */
 size_t kolo_message_length(const kolo_message_t *message);
 
 void kolo_shape_of(const kolo_value_t *value, kolo_shape_t *shape);

@@ -80,7 +80,7 @@ static inline int set_up(void **state)
     return 0;
 }
 
-/* Every value that a test sent was released, once. */
+/* Checks that every value that a test sent was released, once. */
 static inline int tear_down(void **state)
 {
     fixture_t *f = *state;
@@ -200,7 +200,7 @@ static inline int run_protocol(const char *only, const char *name, int (*tests)(
     return tests(name);
 }
 
-/* Both modes over each wire, or the protocol that the command line names; the number of tests that failed. The
+/* Runs both modes over each wire, or the protocol that the command line names; returns how many tests failed. The
  * virtual machine (tests/vm), which has a card, asks for those over RDMA by name. */
 static inline int run_protocols(const char *only, int (*tests)(const char *name))
 {

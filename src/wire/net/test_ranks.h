@@ -17,7 +17,7 @@ static inline bool kolo_net_test_find(const char **why)
     return kolo_conformance_force(&kolo_wire_net) == KOLO_OK && kolo_net_provider(why, &demanded);
 }
 
-/* false, with a line that says why: there is no provider. */
+/* Returns false, with a line that says why, where there is no provider. */
 static inline bool kolo_net_test_begin(void)
 {
     const char *why = "";

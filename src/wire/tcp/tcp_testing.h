@@ -110,7 +110,7 @@ static inline void test_fill_rx(kolo_rx_t *rx, const kolo_conn_spec_t *spec)
     *rx = kolo_queue_rx(spec, &kolo_wire_tcp);
 }
 
-/* Plain ones, and those of the pair under test where it is sealed (seal_sockets()). */
+/* Makes plain sockets of descriptors. */
 static inline void plain(kolo_socket_t *sockets, const int *fds, int n)
 {
     for (int i = 0; i < n; i++) sockets[i] = (kolo_socket_t){.fd = fds[i]};

@@ -21,15 +21,15 @@ typedef struct {
     bool refs;                       /* any rank passes references to its memory */
     bool lines;                      /* on all ranks pieces may go by lines */
 } kolo_cuda_lowered_t;
-/* `plans`: of all ranks. KOLO_ERR_UNSUPPORTED where an instruction has no form on GPUs, or the plan is too
- * large. */
+/* Lowers this rank's of the plans of all. KOLO_ERR_UNSUPPORTED: an instruction has no form on GPUs, or the plan is
+ * too large. */
 kolo_status_t kolo_cuda_lower(const kolo_plan_t *const *plans, uint32_t nranks, uint32_t rank,
                               kolo_cuda_lowered_t *lowered);
 
-/* lines.c. May this rank's pieces go by lines? */
+/* Tells whether this rank's pieces may go by lines (lines.c). */
 kolo_status_t kolo_cuda_plan_takes_lines(const kolo_plan_t *plan, bool *takes);
 
-/* A call's tiles and replicas, with at most `resident` blocks of a rank at once; 0: any number. The arguments
+/* Finds a call's tiles and replicas, with at most `resident` blocks of a rank at once; 0: any number. The arguments
  * kolo_cuda_fill() has set are there. A launch has run->replicas * lowered->lanes blocks at most; a plan without
  * references needs no more than its own lanes. */
 kolo_status_t kolo_cuda_plan_cut(const kolo_cuda_lowered_t *lowered, const kolo_plan_t *plan,
