@@ -218,6 +218,32 @@ static void arguments_reach_the_callback(void **state)
     assert_int_equal(heard.calls, 1);
 }
 
+/* Fails at something of its own before it looks at the reason. */
+static void fail_and_hear(void *arg, kolo_status_t status, const char *why, const kolo_transfer_args_t *sender,
+                          const kolo_transfer_args_t *receiver, kolo_value_t *value)
+{
+    assert_int_equal(kolo_receive_poll(NULL, NULL), KOLO_ERR_INVALID_ARGUMENT);
+    hear(arg, status, why, sender, receiver, value);
+}
+
+static void a_callback_that_fails_at_something_still_has_the_reason(void **state)
+{
+    fixture_t *f = *state;
+    int16_t mine;
+    kolo_transfer_args_t args = {.into = &mine, .into_bytes = 2};
+    heard_t heard[2] = {0};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(kolo_rendezvous_receive_call(f->step, KEY("e"), &args, fail_and_hear, &heard[i]), KOLO_OK);
+    send_number(f->step, KEY("e"), 5);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(heard[i].calls, 1);
+        assert_non_null(strstr(heard[i].why, "its value has 4 bytes, its destination 2"));
+    }
+    kolo_value_t got;
+    assert_int_equal(kolo_rendezvous_receive(f->step, KEY("e"), NULL, 30000, &got), KOLO_OK);
+    assert_int_equal(take_value(&got), 5);
+}
+
 static void a_dead_value_is_received_like_another(void **state)
 {
     fixture_t *f = *state;
@@ -522,6 +548,7 @@ int main(void)
         TEST(values_of_a_key_come_in_order_and_once),
         TEST(steps_do_not_meet),
         TEST(arguments_reach_the_callback),
+        TEST(a_callback_that_fails_at_something_still_has_the_reason),
         TEST(a_dead_value_is_received_like_another),
         TEST(a_time_out_leaves_the_value_to_others),
         TEST(the_first_abort_counts_and_stays),

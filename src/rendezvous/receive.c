@@ -72,7 +72,9 @@ void kolo_receive_end(kolo_receive_t receive, kolo_status_t status, const char *
         }
     }
     if (receive->fn) {
+        char own[KOLO_ERROR_TEXT_BYTES]; /* a function that fails within fn changes this thread's error */
         kolo_rendezvous_watch_t *watch = receive->rendezvous->manager->watch;
+        if (why == kolo_error_text()) why = memcpy(own, why, strlen(why) + 1);
         kolo_watch_ended(watch, receive, status);
         _Atomic uint64_t *call = receive->serves ? NULL : kolo_watch_call(watch);
         receive->fn(receive->fn_arg, status, why, sender ? sender : &none, &receive->args, value ? &given : NULL);

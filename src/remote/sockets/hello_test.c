@@ -3,12 +3,14 @@
  * What the sockets provider sends in bytes, and a caller who does not know the secret.
  */
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/test.h"
 #include "remote/sockets/sockets.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -231,6 +233,47 @@ static void silent_callers_make_room(void **state)
     drop(&r);
 }
 
+/* Counts the lines of a log that say this. */
+static int count_lines(const char *path, const char *what)
+{
+    char line[400];
+    int n = 0;
+    FILE *f = fopen(path, "re");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) n += strstr(line, what) != NULL;
+    fclose(f);
+    return n;
+}
+
+static void who_has_no_descriptor_for_a_caller_says_so_once_and_goes_on(void **state)
+{
+    static const uint8_t key[32] = {1};
+    char path[] = "/tmp/kolo-starved-XXXXXX";
+    struct rlimit limit, none;
+    side_t w, r;
+    kolo_net_done_t done;
+    int n, log = mkstemp(path);
+    (void)state;
+    assert_true(log >= 0);
+    make(&r, true, key);
+    make(&w, false, key);
+    assert_int_equal(kolo_log_open("warn", KOLO_LOG_TEXT, path), KOLO_OK);
+    assert_int_equal(ops->connect(w.end, &r.hello), KOLO_OK);
+    assert_int_equal(ops->accept(r.end, &w.hello), KOLO_OK);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    none = (struct rlimit){.rlim_cur = 3, .rlim_max = limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    for (int i = 0; i < 3; i++) assert_int_equal(ops->test(r.end, &done, 1, &n), KOLO_OK);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    assert_int_equal(exchange(&w, &r), KOLO_OK);
+    assert_int_equal(kolo_log_open(NULL, KOLO_LOG_TEXT, NULL), KOLO_OK);
+    assert_int_equal(count_lines(path, "cannot accept a caller now"), 1);
+    drop(&w);
+    drop(&r);
+    close(log);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -241,6 +284,7 @@ int main(void)
         cmocka_unit_test(noise_at_the_listener_does_no_harm),
         cmocka_unit_test(more_sockets_than_were_said_are_refused),
         cmocka_unit_test(silent_callers_make_room),
+        cmocka_unit_test(who_has_no_descriptor_for_a_caller_says_so_once_and_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

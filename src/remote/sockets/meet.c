@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "link/first.h"
 #include "link/link.h"
 
@@ -188,11 +189,27 @@ static kolo_sockets_caller_t *find_room(kolo_net_open_t *open)
     return kolo_now_ns() - oldest->since_ns >= GRACE_MS * KOLO_NS_PER_MS ? oldest : NULL;
 }
 
+/* Says, once until a caller is let in again, why none can be. */
+static void tell_of_shortage(kolo_net_open_t *open, int err)
+{
+    char all[128];
+    if (open->starved || (err != EMFILE && err != ENFILE && err != ENOMEM && err != ENOBUFS)) return;
+    open->starved = true;
+    kolo_warn("sockets",
+              "interface %s cannot accept a caller now: %s: %s. Other ranks wait for it until that changes",
+              kolo_sockets_device_name(open->device), strerror(err),
+              err == EMFILE ? kolo_fd_print_all(all, sizeof all) : "the system as a whole is short");
+}
+
 static kolo_status_t let_in(kolo_net_open_t *open)
 {
     for (kolo_sockets_caller_t *room; (room = find_room(open)) != NULL;) {
         int fd = kolo_fd_accept(open->listener, NULL, NULL);
-        if (fd < 0) break;
+        if (fd < 0) {
+            tell_of_shortage(open, errno);
+            break;
+        }
+        open->starved = false;
         kolo_sockets_caller_t caller;
         if (kolo_sockets_watch(open, fd) != KOLO_OK || !begin(&caller, fd)) {
             kolo_fd_close(fd);

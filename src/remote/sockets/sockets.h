@@ -120,6 +120,7 @@ struct kolo_net_open {
     kolo_net_end_t *first;
     kolo_sockets_caller_t callers[KOLO_SOCKETS_PENDING];
     uint32_t ncallers;
+    bool starved; /* a caller waits for a descriptor, and the log says so */
     uint64_t look_ns, down_since;
 };
 struct kolo_net_region {

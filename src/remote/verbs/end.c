@@ -16,16 +16,22 @@
 
 #define RING_ALIGN   4096 /* a peer's ring that begins elsewhere is not one */
 #define INLINE_BYTES 128  /* asked for; a message this short goes with its request */
+#define TRIES        4    /* on the way to RTR the system asks the network for the peer, once, and waits a second */
 
 /* ---- the queue pair ---- */
 
 static kolo_status_t modify(const kolo_net_end_t *end, struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
                             const char *state)
 {
+    char gid[64];
     int err = kolo_verbs.modify_qp(qp, attr, mask);
     if (err == 0) return KOLO_OK;
-    char gid[64];
     kolo_verbs_gid_text(end->peer.gid, gid, sizeof gid);
+    for (int tries = 1; err == ETIMEDOUT && tries < TRIES; tries++) {
+        kolo_info("verbs", "%s: no answer to where GID %s is (a lost packet?); asked again", end->label, gid);
+        err = kolo_verbs.modify_qp(qp, attr, mask);
+    }
+    if (err == 0) return KOLO_OK;
     return kolo_fail_errno(
         KOLO_ERR_SYSTEM, err,
         "verbs: %s: queue pair %u of device %s does not go to %s (peer: device %s, queue pair %u, LID %u, GID %s)",

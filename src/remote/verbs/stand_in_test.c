@@ -21,6 +21,7 @@ static struct {
     uint32_t nreads, key[8];
     uint64_t address[8], until[8];
     struct ibv_port_attr port;
+    int silences, asked; /* of the network on the way to RTR: questions without an answer, and all */
 } card;
 
 /* ---- the library ---- */
@@ -85,8 +86,9 @@ static struct ibv_qp *create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr
 }
 static int modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
-    (void)qp, (void)attr, (void)mask;
-    return 0;
+    (void)qp, (void)mask;
+    if (attr->qp_state != IBV_QPS_RTR) return 0;
+    return card.asked++ < card.silences ? ETIMEDOUT : 0;
 }
 static int destroy_qp(struct ibv_qp *qp)
 {
@@ -225,6 +227,22 @@ static void completions_of_all_queue_pairs_have_room(void **state)
     kolo_verbs_shut(end);
 }
 
+/* RoCE: the system asks for the peer's Ethernet address as a queue pair goes to RTR, and a packet may be lost. */
+static void a_lost_question_for_the_peer_is_asked_again(void **state)
+{
+    (void)state;
+    kolo_net_open_t open = opened();
+    kolo_net_end_t *end = make_reader(&open, 1);
+    card.silences = 3;
+    assert_int_equal(kolo_verbs_qp_ready(end, end->qp, &end->mine, &end->mine), KOLO_OK);
+    assert_int_equal(card.asked, 4);
+    card.silences = 100; /* it is not there */
+    assert_int_equal(kolo_verbs_qp_ready(end, end->qp, &end->mine, &end->mine), KOLO_ERR_SYSTEM);
+    if (!strstr(kolo_error_text(), strerror(ETIMEDOUT))) fail_msg("%s", kolo_error_text());
+    assert_int_equal(card.asked, 8);
+    kolo_verbs_shut(end);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +251,7 @@ int main(void)
         cmocka_unit_test_setup(a_port_that_comes_back_is_found_by_what_it_has_now, begin),
         cmocka_unit_test_setup(each_memory_that_messages_came_into_is_read_back, begin),
         cmocka_unit_test_setup(completions_of_all_queue_pairs_have_room, begin),
+        cmocka_unit_test_setup(a_lost_question_for_the_peer_is_asked_again, begin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -99,7 +99,7 @@ static void note_failure(kolo_adapter_t *adapter, int task, kolo_status_t status
 void kolo_adapter_call_failed(kolo_adapter_t *adapter, int task, kolo_status_t status, const char *why)
 {
     note_failure(adapter, task, status, why);
-    kolo_adapter_fail_pending(adapter, &adapter->peers[task], status, why);
+    kolo_adapter_fail_pending(adapter, &adapter->peers[task], status, adapter->failures[task].why);
 }
 
 void kolo_adapter_dial(kolo_adapter_t *adapter, int task)

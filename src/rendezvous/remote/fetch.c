@@ -279,9 +279,11 @@ kolo_status_t kolo_fetch_meta(kolo_channel_t *channel, const kolo_message_t *m, 
     kolo_onesided_free(&request->memory);
     if (expose(channel, request, &m->shape) != KOLO_OK) {
         kolo_receive_t receive = request->receive;
+        char why[KOLO_WHY_BYTES];
+        snprintf(why, sizeof why, "%s", kolo_error_text());
         kolo_receive_ref(receive); /* the request goes on without it, until it is answered */
         (void)kolo_fetch_cancel(receive);
-        kolo_adapter_deliver(channel->adapter, receive, KOLO_ERR_NO_MEMORY, kolo_error_text(), NULL);
+        kolo_adapter_deliver(channel->adapter, receive, KOLO_ERR_NO_MEMORY, why, NULL);
         return KOLO_OK;
     }
     KOLO_RDV_COUNT(rerequests, 1);
