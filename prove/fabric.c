@@ -54,7 +54,7 @@ static uint32_t leaf_of(const kolo_sim_fabric_t *of, uint32_t node, uint32_t car
     return of->rails ? pod * of->cards + card : pod;
 }
 
-/* All cards below a leaf switch could fill so much, and its way up has a part of that. */
+/* Returns the way up from a card's leaf switch: a part of what all cards below it could fill. */
 static double leaf_gbps(const kolo_sim_fabric_t *of, uint32_t nnodes, uint32_t card)
 {
     double sum = of->rails ? of->card_gbps[card] : 0;

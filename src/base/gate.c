@@ -34,7 +34,7 @@ void kolo_gate_quit(kolo_gate_t *gate)
     atomic_fetch_sub(&gate->waiters, 1);
 }
 
-/* A wait that may last long because there is nothing to do has no stall_ns, and warns of nothing. */
+/* Checks a wait. One that may last long because there is nothing to do has no stall_ns, and warns of nothing. */
 static kolo_status_t check(kolo_wait_t *wait, uint64_t now)
 {
     char text[512] = "something unnamed", words[600];

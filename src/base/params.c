@@ -124,7 +124,7 @@ static const char *lookup_environment(const char *key, void *arg)
     return text || !instead ? text : instead(key);
 }
 
-/* It is the caller's environment, and the caller may do less than the program. */
+/* Tells whether a file's name in the environment is of a caller who may do less than the program. */
 static bool must_not_be_read(const kolo_param_t *row)
 {
     return row->kind == KOLO_PARAM_FILE && getauxval(AT_SECURE) != 0;

@@ -152,7 +152,7 @@ void kolo_record_waits_read(const kolo_record_t *record, kolo_record_waits_t *wa
     if (seq % 2 || atomic_load_explicit(&h->seq, memory_order_relaxed) != seq) waits->count = 0;
 }
 
-/* What is known of an operation that a device has got. */
+/* Sets how far an operation of a device is, by what the device waits for. */
 static void settle(kolo_record_op_t *op, const kolo_record_waits_t *w)
 {
     if (op->state != KOLO_RECORD_LAUNCHED || !w->count) return;

@@ -30,8 +30,8 @@ void kolo_diag_set_board(kolo_oob_t *oob, const kolo_board_t *board, int stalled
     pthread_mutex_unlock(&oob->lock);
 }
 
-/* A writer makes the number invalid, writes the word, then the number; so equal numbers around the word prove
- * it. */
+/* Reads a word. A writer makes the number invalid, writes the word, then the number; so equal numbers around the
+ * word prove it. */
 static bool look_up_call(const kolo_board_t *board, uint64_t number, uint64_t *word)
 {
     const kolo_board_entry_t *e = &board->calls[number / KOLO_BOARD_STEPS % KOLO_BOARD_CALLS_KEPT];
@@ -290,8 +290,8 @@ static bool is_held_by(const kolo_oob_t *oob, int rank, uint64_t *number, uint64
     return false;
 }
 
-/* Do I wait for `rank` to connect, for an operation not before `number`? It comes to that by its own call alone,
- * whatever the operation then needs from it. */
+/* Tells whether I wait for `rank` to connect, for an operation not before `number`. It comes to that by its own
+ * call alone, whatever the operation then needs from it. */
 static bool connects_with(const kolo_oob_t *oob, int rank, uint64_t *number, uint64_t *word)
 {
     const kolo_board_t *board = kolo_diag(oob)->board;
@@ -302,8 +302,8 @@ static bool connects_with(const kolo_oob_t *oob, int rank, uint64_t *number, uin
     return true;
 }
 
-/* The asker waits for messages that I have not begun, and comes to no further operation before that. If I am in one
- * that I cannot leave without it, neither of us ever goes on. The operation is looked at first: it is published
+/* Answers who waits for messages that I have not begun, and comes to no further operation before that. If I am in
+ * one that I cannot leave without it, neither of us ever goes on. The operation is looked at first: it is published
  * after the messages before it were counted, and those behind it cannot be begun, so the counts are final. */
 static bool answer_pair(kolo_oob_t *oob, kolo_peer_t *peer, const kolo_question_t *q)
 {

@@ -34,7 +34,7 @@ static void note(kolo_oob_t *oob, int rank, uint64_t number, uint64_t mine, uint
     kolo_difference_note(oob, &(kolo_difference_t){oob->rank, rank, number, mine, number, theirs});
 }
 
-/* Up to where it has come we differ. If it still answers it finds out in what. */
+/* Notes that we differ up to where it has come. If it still answers it finds out in what. */
 static void note_sum(kolo_oob_t *oob, int rank, kolo_left_t *left)
 {
     kolo_peer_t *peer = kolo_peer_find(oob, rank);

@@ -14,8 +14,8 @@ static uint64_t load(const _Atomic uint64_t *sum)
     return atomic_load_explicit(sum, memory_order_acquire);
 }
 
-/* The place of a sum is written again KOLO_BOARD_SUMS operations later, before that one's number. Who reads what
- * was written then reads a newer number after it. */
+/* Reads a sum, whose place is written again KOLO_BOARD_SUMS operations later, before that one's number. Who reads
+ * what was written then reads a newer number after it. */
 bool kolo_sums_at(const kolo_board_t *board, uint64_t number, uint64_t *sum)
 {
     uint64_t last = kolo_board_last(board);

@@ -124,7 +124,7 @@ static int tell_held(kolo_verdict_t *v, int most)
     return n;
 }
 
-/* It may be complete there. */
+/* Says what a device has got: it may be complete there. */
 static void tell_given(kolo_verdict_t *v)
 {
     kolo_verdict_op_t op = {.number = v->stuck, .word = v->word};

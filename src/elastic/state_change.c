@@ -45,8 +45,8 @@ static bool lacks(const row_t *row, uint64_t newest)
     return row->number != newest && !(row->next && row->number + 1 == newest);
 }
 
-/* All have the same buffers. If it is newcomers alone that have others, say of another build of the program, they
- * are what is wrong, and lost to the others, which go on without them. */
+/* Checks that all have the same buffers. If it is newcomers alone that have others, say of another build of the
+ * program, they are what is wrong, and lost to the others, which go on without them. */
 static kolo_status_t compare_parts(const kolo_state_t s, const row_t *rows)
 {
     int wrong = -1;
@@ -170,7 +170,7 @@ static kolo_config_t options(const kolo_state_t s)
 
 /* ---- getting in ---- */
 
-/* A launcher that keeps its ranks has started them, or nobody has: then it is one rank. */
+/* Connects the ranks that a launcher has started; without a launcher it is one rank. */
 static kolo_status_t connect_all(kolo_state_t s)
 {
     kolo_comm_t comm;
@@ -200,7 +200,8 @@ static kolo_status_t be_first(kolo_state_t s, const kolo_word_t *word)
     return kolo_state_change(s);
 }
 
-/* The state waits in each call: of a communicator that does not block it makes one that does. */
+/* Takes the program's communicator. The state waits in each call: of one that does not block it makes one that
+ * does. */
 static kolo_status_t take_given(kolo_state_t s)
 {
     kolo_comm_t given = s->config.comm, own;
@@ -214,7 +215,8 @@ static kolo_status_t take_given(kolo_state_t s)
     return settle_and_say(s);
 }
 
-/* A newcomer that does not get in has nothing that the others could need: it waits for the next plan. */
+/* Brings a newcomer in. One that does not get in has nothing that the others could need: it waits for the next
+ * plan. */
 static kolo_status_t come_in(kolo_state_t s, const kolo_word_t *word)
 {
     kolo_comm_t comm;

@@ -56,8 +56,8 @@ kolo_status_t kolo_state_commit(kolo_state_t s)
 
 /* ---- the loop ---- */
 
-/* All is done where all say so: a rank that misses this does its last steps again, alone if it must. Who is lost
- * from here on changes nothing, but what the ranks have called differently does. */
+/* Finishes where all say that all is done: a rank that misses this does its last steps again, alone if it must. Who
+ * is lost from here on changes nothing, but what the ranks have called differently does. */
 static kolo_status_t finish(kolo_state_t s)
 {
     KOLO_TRY(agree(s, AT_END, s->number));
@@ -71,7 +71,7 @@ static kolo_status_t finish(kolo_state_t s)
     return status;
 }
 
-/* Not a loss that could be mended, so it ends here: all see it alike, and none leaves before the others have. */
+/* Ends here what is not a loss that could be mended: all see it alike, and none leaves before the others have. */
 static kolo_status_t end_with_too_few(kolo_state_t s)
 {
     kolo_call_finalize(KOLO_CALL_WORD_COMMIT, s->comm);
@@ -104,7 +104,7 @@ static kolo_status_t judge(kolo_state_t s, kolo_status_t status)
     return status == KOLO_OK ? finish(s) : status;
 }
 
-/* The others are told by the end of the communicator; the words of the failure stay. */
+/* Ends the communicator, which tells the others; the words of the failure stay. */
 static kolo_status_t give_up(kolo_state_t s, kolo_status_t status)
 {
     char text[KOLO_ERROR_TEXT_BYTES];

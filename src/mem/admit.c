@@ -31,8 +31,8 @@ unsigned long kolo_mem_admitted(int64_t ptracer, int parent)
     return ptracer == KOLO_PTRACER_NONE || parent <= 1 ? 0 : (unsigned long)parent;
 }
 
-/* There is one such exception per process, and a debugger's helper may have made it: ours only where it is
- * needed. */
+/* Admits siblings only where it is needed: there is one such exception per process, and a debugger's helper may
+ * have made it. */
 void kolo_mem_admit_siblings(void)
 {
     unsigned long who = kolo_mem_admitted(kolo_mem_ptracer, (int)getppid());

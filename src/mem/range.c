@@ -82,7 +82,7 @@ static void watch_forks(void)
 
 /* ---- what the kernel tells ---- */
 
-/* With the list locked. */
+/* Loses ranges, with the list locked. */
 static void lose(uintptr_t from, uintptr_t to)
 {
     for (kolo_mem_range_t *r = first; r; r = r->next)
@@ -154,7 +154,7 @@ static void drop_use(kolo_mem_range_t *r)
 
 /* ---- the program's side ---- */
 
-/* With `pins` locked. */
+/* Watches a range, with `pins` locked. */
 static void watch(kolo_mem_range_t *r)
 {
     const kolo_mem_watch_hooks_t hooks = {.lock = &list, .lost = lose};

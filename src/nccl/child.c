@@ -27,7 +27,7 @@ static kolo_status_t make(const kolo_nccl_job_t *job, const kolo_config_t *confi
     }
 }
 
-/* What a child that goes on in the background has come to; the client has it from here on. */
+/* Gives the client what a child that goes on in the background has come to. */
 static ncclResult_t deliver(ncclComm_t comm, ncclResult_t r)
 {
     ncclComm_t child = comm->child;
@@ -61,7 +61,7 @@ ncclResult_t kolo_nccl_poll_child(ncclComm_t comm)
     return r;
 }
 
-/* One child at a time goes on in the background. */
+/* Refuses a second child while one goes on in the background. */
 static ncclResult_t check_no_child(ncclComm_t comm, const char *call)
 {
     if (kolo_nccl_poll_child(comm) != ncclInProgress) return ncclSuccess;
@@ -106,7 +106,7 @@ ncclResult_t kolo_nccl_run_child(kolo_nccl_job_t *job)
     return r;
 }
 
-/* The child's configuration is the parent's if the client gives none. */
+/* Reads the child's configuration, which is the parent's if the client gives none. */
 static ncclResult_t read_config(const ncclConfig_t *config, ncclComm_t parent, kolo_nccl_job_t *job)
 {
     if (config || !parent) return kolo_nccl_config_read(config, job->name, &job->config);

@@ -59,7 +59,7 @@ static void undefine(ncclConfig_t *config)
         if (!fields[i].pointer) *(int *)((char *)config + fields[i].at) = UNDEF;
 }
 
-/* Whoever sets them may wonder, but a job makes many communicators and calls. */
+/* Says once what has no effect: whoever sets it may wonder, but a job makes many communicators and calls. */
 static void say_unused(const char *what, const char *list, atomic_flag *said)
 {
     if (*list && !atomic_flag_test_and_set(said))
@@ -122,8 +122,8 @@ int kolo_nccl_config_blocks(const ncclConfig_t *config)
     return config->blocking == UNDEF ? 1 : config->blocking;
 }
 
-/* Kolo has no number of blocks for a communicator, but a profile that takes few. As with NCCL the environment goes
- * before the configuration. */
+/* Tells whether the profile that takes few blocks is wanted; Kolo has no number of them for a communicator. As with
+ * NCCL the environment goes before the configuration. */
 static bool wants_few_blocks(const ncclConfig_t *config)
 {
     static const char *const keys[] = {"NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS", "NCCL_MAX_NRINGS"};
@@ -167,8 +167,8 @@ static void say_unused_of_call(const ncclCollConfig_t *config)
     say_unused("call's configuration", list, &said);
 }
 
-/* The profile of a communicator is Kolo's measure of how much of a GPU a call may take; it is not changed by
- * call. */
+/* Reads one call's configuration. The profile of a communicator is Kolo's measure of how much of a GPU a call may
+ * take; it is not changed by call. */
 ncclResult_t kolo_nccl_call_config_read(const ncclCollConfig_t *config, kolo_nccl_call_t *out)
 {
     const char *call = out->name;

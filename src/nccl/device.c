@@ -65,7 +65,7 @@ static ncclResult_t no_pointer(void **p, const char *call)
     return none(call);
 }
 
-/* Multicast is missing on most machines, and clients ask whether it is: NULL and success say no. */
+/* Says no, by NULL and success: multicast is missing on most machines, and clients ask whether it is. */
 static ncclResult_t no_multicast(void **p, const char *call)
 {
     if (!p) return kolo_nccl_fail(ncclInvalidArgument, "%s: the output is NULL", call);

@@ -22,7 +22,7 @@
 /* What the files say, by row of the table; what is in the environment goes before it. */
 static char **from_file;
 
-/* NAME=value, blanks around both; # begins a comment. */
+/* Takes NAME=value, blanks around both; # begins a comment. */
 static void take_line(char *line)
 {
     line[strcspn(line, "#\r\n")] = '\0';
@@ -61,7 +61,7 @@ const char *kolo_nccl_env(const char *key)
     return from_file[row - kolo_nccl_env_table];
 }
 
-/* Which variable of NCCL's means this parameter of Kolo's? The first that is set and says something. */
+/* Finds the text of NCCL's variable for this parameter of Kolo's: the first that is set and says something. */
 static const char *for_kolo(const char *key)
 {
     if (strcmp(key, "KOLO_NCCL_WINDOWS") == 0) {

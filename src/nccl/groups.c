@@ -89,7 +89,7 @@ static kolo_status_t record(const kolo_nccl_call_t *c)
     return r ? kolo_cuda_fail(r, c->comm->device, "record the event of a call's configuration") : KOLO_OK;
 }
 
-/* NCCL defines no result of an all-to-all in place but runs it, as messages. */
+/* Runs an all-to-all in place as messages, as NCCL does, which defines no result for it. */
 static kolo_status_t in_place(const kolo_nccl_call_t *c)
 {
     int rank, nranks;

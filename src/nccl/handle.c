@@ -157,7 +157,7 @@ static void describe(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "the start of communicator %p rank %d", arg, comm->rank);
 }
 
-/* Until it no longer works in the background. *now is what it then is; an error: who waits was ended. */
+/* Waits until it no longer works in the background. *now is what it then is; an error: who waits was ended. */
 static kolo_status_t await_rest(ncclComm_t comm, kolo_status_t *now)
 {
     kolo_wait_t wait; /* what works in the background has its own deadline, and ends when it is aborted */

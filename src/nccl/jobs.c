@@ -71,8 +71,8 @@ static void *run_beside(void *arg)
     return NULL;
 }
 
-/* Those of one communicator run in their order, on each rank alike: the others wait for them in that order. Returns
- * how many have a thread. */
+/* Orders those of one communicator, on each rank alike: the others wait for them in that order. Returns how many
+ * have a thread. */
 static size_t put_in_order(kolo_nccl_job_t *list)
 {
     size_t threads = 0;
@@ -94,7 +94,7 @@ static ncclResult_t worse(ncclResult_t a, ncclResult_t b)
     return a == ncclInProgress && b != ncclSuccess ? b : a;
 }
 
-/* Of initialisations Kolo's own group starts all and then waits for all. */
+/* Runs initialisations in Kolo's own group, which starts all and then waits for all. */
 static ncclResult_t run_inits(kolo_nccl_job_t *list)
 {
     ncclResult_t r = ncclSuccess;

@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-/* Others may be late, and still need what this rank has done: it leaves in order, and what they need stays. Whoever
- * has windows cannot leave, others may still write into them; nor can one that was stopped. */
+/* Tells whether it can leave in order: others may be late, and still need what this rank has done, which stays.
+ * Whoever has windows cannot leave, others may still write into them; nor can one that was stopped. */
 static bool can_leave(ncclComm_t comm)
 {
     pthread_mutex_lock(&comm->lock);
@@ -58,7 +58,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 }
 KOLO_NCCL_TWIN(ncclCommFinalize, pncclCommFinalize);
 
-/* A child that the client never got is its parent's. */
+/* Drops a child that the client never got: it is its parent's. */
 static void drop_child(ncclComm_t comm)
 {
     pthread_mutex_lock(&comm->lock);
@@ -70,7 +70,7 @@ static void drop_child(ncclComm_t comm)
     kolo_nccl_handle_drop(child, KOLO_NCCL_ABORTED);
 }
 
-/* One thread ends it, and until it has, another may abort it. */
+/* Ends it on one thread; until that has, another may abort it. */
 static ncclResult_t retire(ncclComm_t comm, int life, const char *call)
 {
     int live = KOLO_NCCL_LIVE;
@@ -78,7 +78,7 @@ static ncclResult_t retire(ncclComm_t comm, int life, const char *call)
     return kolo_nccl_fail(ncclInvalidArgument, "%s: another thread has ended communicator %p", call, (void *)comm);
 }
 
-/* Who has revoked it, or shrunk it in abort mode, knows why its operations ended. */
+/* Tells whether the client knows why its operations ended: it has revoked it, or shrunk it in abort mode. */
 static bool was_asked_for(ncclComm_t comm, kolo_status_t status)
 {
     return atomic_load(&comm->stopped) &&
@@ -128,7 +128,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 }
 KOLO_NCCL_TWIN(ncclCommDestroy, pncclCommDestroy);
 
-/* A destroy of another thread, which gives the handle back. Kolo's is gone if that is through with it. */
+/* Aborts one that another thread destroys, which gives the handle back. Kolo's is gone if that is done with it. */
 static bool abort_ending(ncclComm_t comm)
 {
     int ending = KOLO_NCCL_ENDING;
@@ -139,7 +139,7 @@ static bool abort_ending(ncclComm_t comm)
     return true;
 }
 
-/* NCCL keeps a communicator whose destroy has failed: its client aborts it then. Here it is gone. */
+/* Takes the abort that NCCL wants after a destroy has failed: here the communicator is gone already. */
 static bool abort_failed(ncclComm_t comm)
 {
     int failed = KOLO_NCCL_FAILED;
@@ -147,7 +147,7 @@ static bool abort_failed(ncclComm_t comm)
            atomic_compare_exchange_strong(&comm->life, &failed, KOLO_NCCL_ABORTED);
 }
 
-/* Not kept for the end of a group: it ends what the group may wait for. */
+/* Aborts at once, also inside a group: it ends what the group may wait for. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     static const char call[] = "ncclCommAbort";

@@ -41,7 +41,7 @@ static allocation_t *take(const void *p)
     return a;
 }
 
-/* Whoever of this process's GPUs reaches it may use it. */
+/* Opens it to whoever of this process's GPUs reaches it. */
 static kolo_cu_result_t open_to_all(const kolo_cuda_api_t *api, kolo_cu_ptr_t p, size_t bytes, int device)
 {
     int count = 0, can;
@@ -127,7 +127,7 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 }
 KOLO_NCCL_TWIN(ncclMemAlloc, pncclMemAlloc);
 
-/* What still runs may use it, as with cudaFree(). */
+/* Frees it as cudaFree() does: what still runs may use it. */
 static kolo_cu_result_t free_shareable(const kolo_cuda_api_t *api, allocation_t *a)
 {
     kolo_cu_ptr_t at = (kolo_cu_ptr_t)(uintptr_t)a->at;
@@ -231,7 +231,7 @@ ncclResult_t ncclCommResume(ncclComm_t comm)
 }
 KOLO_NCCL_TWIN(ncclCommResume, pncclCommResume);
 
-/* Kolo knows one sum; what suspend would free is nearly all of it on GPUs. */
+/* Tells the one sum that Kolo knows; what suspend would free is nearly all of it on GPUs. */
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value)
 {
     static const char call[] = "ncclCommMemStats";

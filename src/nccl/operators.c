@@ -34,7 +34,7 @@ int kolo_nccl_type(ncclDataType_t type)
     return (unsigned)type < ncclNumTypes ? (int)types[type] : -1;
 }
 
-/* Created ones are counted on from the built-in ones, there and here. */
+/* Translates an operator: created ones are counted on from the built-in ones, there and here. */
 int kolo_nccl_op(ncclRedOp_t op)
 {
     if ((int)op < 0 || (int)op >= INT_MAX - KOLO_OP_BUILTIN_COUNT) return -1;
@@ -66,8 +66,8 @@ static void scalar_read(void *arg)
     scalar_leave(s);
 }
 
-/* Where Kolo cannot read it when an operation runs, as NCCL does if it lies on the device. What the streams have
- * still to write is waited for, but not for longer than an operation may wait. */
+/* Reads a factor where Kolo cannot when an operation runs, as NCCL does if it lies on the device. What the streams
+ * have still to write is waited for, but not for longer than an operation may wait. */
 static ncclResult_t read_scalar(ncclComm_t comm, const void *scalar, size_t bytes, void *value)
 {
     const kolo_cuda_device_t *device;

@@ -29,7 +29,7 @@ static bool is_row(ncclParamHandle_t handle)
     return handle >= kolo_nccl_env_table && handle < kolo_nccl_env_table + kolo_nccl_env_count;
 }
 
-/* A variable that is not set, or is no number in the range, is none: Kolo's defaults are Kolo's. */
+/* Reads a number. A variable that is not set, or is no number in the range, is none: Kolo's defaults are Kolo's. */
 static ncclResult_t number(ncclParamHandle_t handle, const void *out, long long min, unsigned long long max,
                            long long *value)
 {
@@ -138,8 +138,8 @@ void ncclParamDumpAll(void)
 }
 KOLO_NCCL_TWIN(ncclParamDumpAll, pncclParamDumpAll);
 
-/* Kolo's connections are proved with the secret in the id; with this their bytes are encrypted with it, too. A key
- * that the client brings is not needed for that. */
+/* Encrypts bytes with the secret in the id, by which connections are proved anyway. A key that the client brings is
+ * not needed for that. */
 ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t *config)
 {
     static const char call[] = "ncclSetEncryption";

@@ -25,7 +25,7 @@ int kolo_nccl_version(void)
     return (int)kolo_nccl_options.version;
 }
 
-/* As NCCL's lines begin, so that what reads those reads these; and who writes them is named. */
+/* Begins a line as NCCL's begin, so that what reads those reads these; and who writes them is named. */
 static int log_head(char *line, size_t bytes, kolo_log_level_t level, const char *host, const char *subsystem)
 {
     return snprintf(line, bytes, "%s:%d:%ld [%d] NCCL %s Kolo [%s] ", host, (int)getpid(), syscall(SYS_gettid),
@@ -117,7 +117,7 @@ ncclResult_t ncclGetVersion(int *version)
 }
 KOLO_NCCL_TWIN(ncclGetVersion, pncclGetVersion);
 
-/* NCCL's reads NCCL_DEBUG again. Here the log is opened once. */
+/* Does nothing: NCCL's reads NCCL_DEBUG again, here the log is opened once. */
 void ncclResetDebugInit(void)
 {
 }

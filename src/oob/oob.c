@@ -171,7 +171,7 @@ static void say_farewells(const kolo_oob_t *oob)
             for (kolo_conn_t *conn = peer->conns; conn != NULL; conn = conn->next) kolo_farewell_say(oob, conn);
 }
 
-/* The process may end at any time from now on: a call that is under way has its last word, too. */
+/* Leaves: the process may end at any time from now on, so a call that is under way has its last word, too. */
 static void leave(void *arg)
 {
     kolo_oob_t *oob = arg;

@@ -213,7 +213,7 @@ static void describe_dial(void *arg, char *buf, size_t bytes)
              d->oob->rank);
 }
 
-/* `d` stays where it is until the dial is over or cancelled. */
+/* Starts a dial; `d` stays where it is until it is over or cancelled. */
 static kolo_status_t start_dial(kolo_oob_dialling_t *d, uint64_t deadline_ns)
 {
     kolo_oob_t *oob = d->oob;

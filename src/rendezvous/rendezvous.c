@@ -102,7 +102,7 @@ static kolo_status_t check_call(const char *call, kolo_rendezvous_t rendezvous, 
     return kolo_tensor_key_parse(text, key);
 }
 
-/* With the lock held. */
+/* Fails if the step has ended; with the lock held. */
 static kolo_status_t check_alive(kolo_rendezvous_t rendezvous)
 {
     if (rendezvous->status == KOLO_OK) return KOLO_OK;
@@ -212,7 +212,7 @@ kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *tex
 
 /* ---- receive ---- */
 
-/* With the lock held. */
+/* Lists a receive from another task, with the lock held. */
 static void list_other(kolo_receive_t receive)
 {
     kolo_rendezvous_t rendezvous = receive->rendezvous;

@@ -91,7 +91,7 @@ static kolo_status_t set_up_meeting(kolo_cluster_t *cluster, kolo_adapter_t *ada
     return kolo_meeting_create(adapter);
 }
 
-/* kolo-top writes names shorter than they are. */
+/* Fails for a name that is no task. kolo-top writes names shorter than they are. */
 static kolo_status_t no_task(const char *call, const kolo_cluster_t *cluster, const char *name)
 {
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the cluster has no task \"%.95s\"; its first one is %s", call,

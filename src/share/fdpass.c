@@ -113,8 +113,9 @@ static void after_fork_child(void)
     pthread_mutex_init(&server.life, NULL);
 }
 
-/* `life` is taken before the progress thread's lock, so the handlers of fork() must do the same: they run in the
- * reverse order of their registration, so the progress thread must be there (and have registered its own) first. */
+/* Registers handlers of fork(). `life` is taken before the progress thread's lock, so they must do the same: they
+ * run in the reverse order of their registration, so the progress thread must be there (and have registered its
+ * own) first. */
 static kolo_status_t handle_forks(void)
 {
     if (server.fork_handled) return KOLO_OK;

@@ -133,7 +133,7 @@ static void add_tree(walk_t *walk, int at, spot_t spot)
     for (int c = object->child; c >= 0; c = walk->raw->objects[c].next) add_tree(walk, c, inner);
 }
 
-/* On a machine with one socket or NUMA node everything is there, even what the file hangs on the machine. */
+/* Puts everything into the only socket or NUMA node, even what the file hangs on the machine. */
 static void fill_single(walk_t *walk)
 {
     for (int i = 1; i < walk->topo->count; i++) {

@@ -59,7 +59,7 @@ static int64_t read_number(const char *path)
     return value > 0 ? value : 0;
 }
 
-/* hwloc does not say how fast a NIC is; the kernel does. The figure travels in the XML. */
+/* Adds how fast NICs are, which the kernel says and hwloc does not. The figure travels in the XML. */
 static void note_nic_speeds(hwloc_topology_t hw)
 {
     char path[256], text[32];

@@ -71,7 +71,7 @@ static void load(void)
     complete = true;
 }
 
-/* NVML counts its starts; after as many ends it closes the devices' descriptors. */
+/* Starts NVML, which counts its starts; after as many ends it closes the devices' descriptors. */
 static bool start(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -82,7 +82,7 @@ static bool start(void)
     return r == NVML_OK;
 }
 
-/* A link ends at a GPU, at a switch, which all GPUs of the machine hang on, or at something else. */
+/* Adds a link, which ends at a GPU, at a switch, which all GPUs of the machine hang on, or at something else. */
 static void add_link(kolo_topo_t *topo, int gpu, nvml_device_t device, unsigned link)
 {
     nvml_pci_t remote;

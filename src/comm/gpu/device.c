@@ -87,7 +87,7 @@ static void describe(void *arg, char *buf, size_t bytes)
              body->gpu.device);
 }
 
-/* Where the abort came while it waited, the kernels have ended without results. */
+/* Waits for the kernels; where the abort came meanwhile they have ended without results. */
 static kolo_status_t wait_done(kolo_body_t *body, const _Atomic uint32_t *abort, uint64_t deadline)
 {
     kolo_wait_t wait;

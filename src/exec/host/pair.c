@@ -43,8 +43,9 @@ static void trace(kolo_task_t *t, kolo_dir_t dir, kolo_buf_t buf, uint32_t parts
     kolo_task_trace(t, &step);
 }
 
-/* Who looks at the peer's slot before the own stores are in the cache takes the line from the peer while it is
- * being written; so they are waited for. Measured, 4 KB between two ranks: 1.2 us without, 1.05 with. */
+/* Puts the data. Who looks at the peer's slot before the own stores are in the cache takes the line from the peer
+ * while it is being written; so they are waited for. Measured, 4 KB between two ranks: 1.2 us without, 1.05 with.
+ * */
 static void put(kolo_task_t *t, const kolo_pair_t *x)
 {
     const kolo_reducer_t *r = t->reducer;
@@ -112,7 +113,7 @@ static kolo_status_t pair_step(kolo_task_t *t, bool *moved)
     return KOLO_OK;
 }
 
-/* Its own memory is no concern of a wire that has copied: but what it has not sent yet needs its pump. */
+/* Takes a step over a wire, which has not sent what it has copied before it is asked again. */
 static kolo_status_t wire_step(kolo_task_t *t, bool *moved)
 {
     kolo_pair_t *x = &t->pair;

@@ -51,7 +51,7 @@ static bool moves_slots(const kolo_insn_t *in)
     return in->op <= KOLO_OP_REDUCE_MANY;
 }
 
-/* Nothing of these plans waits in scratch or in slots for the end of a tile. */
+/* Tells whether nothing of these plans waits in scratch or in slots for the end of a tile. */
 static bool may_be_long(const kolo_plan_t *p)
 {
     if (p->algo == KOLO_ALGO_P2P) return true;

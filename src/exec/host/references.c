@@ -75,7 +75,7 @@ static kolo_status_t get_reduce(const kolo_interp_slot_t *s, const kolo_fragment
     return KOLO_OK;
 }
 
-/* What is scaled on the way goes in short blocks, each of which is waited for. */
+/* Puts a fragment; what is scaled on the way goes in short blocks, each of which is waited for. */
 static kolo_status_t put(const kolo_interp_slot_t *s, const kolo_fragment_t *f)
 {
     const kolo_reducer_t *r = s->task->reducer;

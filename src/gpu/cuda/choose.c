@@ -36,7 +36,7 @@ static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
         a->factor = (uint64_t)r->pre_int;
 }
 
-/* Who sends what to whom; bytes is what one rank sends to one other, or the whole vector. */
+/* Fills in who sends what to whom; bytes is what one rank sends to one other, or the whole vector. */
 static kolo_status_t fill_shape(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
 {
     const kolo_coll_traits_t *t = kolo_coll_traits(call->coll);

@@ -200,9 +200,9 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
 
 /* ---- putting work on a stream ---- */
 
-/* One that is launched early has its blocks on the GPU beside those of the one before it; behind a copy that gains
- * nothing. Beside another communicator's kernels none is: those may fill this GPU while its own fill the next one,
- * and on an H200 one stayed away for ever though there was room. */
+/* Tells whether the kernel may be on the GPU beside the one before it. Behind a copy that gains nothing. Beside
+ * another communicator's kernels none is early: those may fill this GPU while its own fill the next one, and on an
+ * H200 one stayed away for ever though there was room. */
 static bool is_early(const kolo_cuda_state_t *s)
 {
     bool wanted = kolo_cuda_options.early == KOLO_CUDA_EARLY_ALWAYS ||
@@ -258,7 +258,7 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
 
 /* ---- the operations ---- */
 
-/* One rank: the definition itself, but for a scale, which the reduction kernel applies. */
+/* Does a call of one rank: the definition itself, but for a scale, which the reduction kernel applies. */
 static kolo_status_t launch_alone(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
 {
     if (c->coll == KOLO_COLL_BARRIER) return KOLO_OK;
@@ -267,8 +267,8 @@ static kolo_status_t launch_alone(kolo_cuda_state_t *s, const kolo_exec_call_t *
     return kolo_cuda_put_copy(s, c->dst, c->src, c->count * c->elem, c->stream);
 }
 
-/* An all_to_all in place, a stretch of each part at a time: by lines a thread has loaded what it sends before it
- * stores what comes in its place. */
+/* Launches an all_to_all in place, a stretch of each part at a time: by lines a thread has loaded what it sends
+ * before it stores what comes in its place. */
 static kolo_status_t launch_in_place(kolo_cuda_state_t *s, const kolo_exec_call_t *c, kolo_type_t type)
 {
     uint64_t each = KOLO_MAX(kolo_cuda_lines_most(s) / c->elem, (uint64_t)1), whole = c->count * c->elem;

@@ -172,7 +172,7 @@ static void take(uint64_t *to, uint64_t value)
     if (value) *to = value;
 }
 
-/* The same number whatever the length. */
+/* Sets a number of blocks for every length. */
 static void blocks_of_a_role(kolo_cuda_limits_t *limits, uint32_t blocks)
 {
     limits->blocks = limits->most_blocks = limits->chain_blocks = blocks;

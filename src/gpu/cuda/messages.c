@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many blocks move a message: as kolo_message_share() and kolo_message_cut() in messages.cuh have it. */
+/* Returns how many blocks move a message, as kolo_message_share() and kolo_message_cut() (messages.cuh) have it. */
 static uint32_t blocks_of(const kolo_cuda_layout_t *l, uint64_t bytes)
 {
     uint64_t each =
@@ -18,7 +18,7 @@ static uint32_t blocks_of(const kolo_cuda_layout_t *l, uint64_t bytes)
     return (uint32_t)(want < 1 ? 1 : want > l->message_blocks ? l->message_blocks : want);
 }
 
-/* The n-th send of this rank to itself goes to its n-th receive: they have been checked. */
+/* Copies this rank's n-th send to itself to its n-th receive: they have been checked. */
 static kolo_status_t copy_own(kolo_cuda_state_t *s, const kolo_exec_call_t *calls, size_t n)
 {
     size_t r = 0;
@@ -90,7 +90,7 @@ static void sort_chains(kolo_cuda_state_t *s, const list_t *list)
 
 /* ---- more of them than a launch holds ---- */
 
-/* Older tables stay, for graphs that have their address. */
+/* Makes a longer table. Older ones stay, for graphs that have their address. */
 static kolo_status_t make_table(kolo_cuda_state_t *s, size_t rows)
 {
     size_t room = 2 * s->table.rows > rows ? 2 * s->table.rows : rows;

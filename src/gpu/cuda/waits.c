@@ -31,7 +31,7 @@ static bool look(kolo_cuda_state_t *s, int peer, uint64_t now, kolo_exec_waits_t
     return true;
 }
 
-/* Lines of an earlier operation may be left: those of the newest count. */
+/* Reads what lanes wait for. Lines of an earlier operation may be left: those of the newest count. */
 void kolo_cuda_waits(void *state, kolo_exec_waits_t *waits)
 {
     kolo_cuda_state_t *s = state;

@@ -109,7 +109,7 @@ static kolo_status_t check_cards(kolo_wire_ctx_t *ctx, const gpu_card_t *cards, 
     return KOLO_OK;
 }
 
-/* This rank's GPU may use what the peer's program got from cudaMalloc(). */
+/* Lets this rank's GPU use what the peer's program got from cudaMalloc(). */
 static bool open_peer(const kolo_cuda_device_t *device, int ordinal)
 {
     const kolo_cuda_device_t *peer;
@@ -175,7 +175,7 @@ static kolo_status_t map_all(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *dev
     return KOLO_OK;
 }
 
-/* The region of this rank: made, listed for this process, offered to others. */
+/* Makes the region of this rank, lists it for this process, offers it to others. */
 static kolo_status_t make_own(kolo_wire_ctx_t *ctx, const kolo_cuda_device_t *device, size_t bytes,
                               const uint8_t *name, kolo_regions_t *out)
 {

@@ -48,7 +48,7 @@ static bool holds(const capture_t *c, kolo_cu_node_t node)
     return false;
 }
 
-/* The first piece in a graph waits for what comes before the replay; others for the one before them. */
+/* Makes the first piece in a graph wait for what comes before the replay; others for the one before them. */
 static kolo_cu_result_t before_captured(kolo_cuda_order_t *o, kolo_cu_stream_t stream)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();

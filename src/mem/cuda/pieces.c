@@ -37,9 +37,9 @@ static bool add(kolo_cuda_run_t *run, const kolo_mem_place_t *place, uint32_t mo
     return true;
 }
 
-/* First what is asked for, then what lies behind it and before it, so that other tensors find the same run; not
- * more, since a driver takes half a millisecond to make a piece's descriptor. Pieces that cannot be shared do not
- * join those that can. */
+/* Fills a run: first what is asked for, then what lies behind it and before it, so that other tensors find the same
+ * run; not more, since a driver takes half a millisecond to make a piece's descriptor. Pieces that cannot be shared
+ * do not join those that can. */
 static bool fill(kolo_cuda_run_t *run, const kolo_mem_place_t *place, uintptr_t at, size_t bytes)
 {
     kolo_mem_place_t next = *place;

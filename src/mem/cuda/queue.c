@@ -232,7 +232,7 @@ static kolo_status_t note(void *queue, void *stream, void **event)
     return ended(q, r, pushed, "record an event in the program's stream");
 }
 
-/* The stream keeps what the event stood for when it was told to wait. */
+/* Gives an event back: the stream keeps what it stood for when it was told to wait. */
 static void give_back(queue_t *q, kolo_cu_event_t event)
 {
     pthread_mutex_lock(&q->notes);

@@ -24,7 +24,7 @@ void kolo_cuda_forget_memory(kolo_cuda_state_t *s)
     for (int i = 0; i < KOLO_CUDA_KNOWN; i++) forget(&s->known[i]);
 }
 
-/* Memory may have been freed since, and other memory may be there now. */
+/* Finds what is known of memory, which may have been freed since, with other memory there now. */
 static bool find_known(kolo_cuda_state_t *s, uintptr_t at, uint64_t bytes)
 {
     for (int i = 0; i < KOLO_CUDA_KNOWN; i++) {
@@ -40,7 +40,7 @@ static bool find_known(kolo_cuda_state_t *s, uintptr_t at, uint64_t bytes)
     return false;
 }
 
-/* What was known of memory that was there before, longer or shorter, is no longer true; but runs may share pieces,
+/* Keeps it instead of what was known of memory that was there before, longer or shorter; but runs may share pieces,
  * where there are more than one takes. */
 static void keep(kolo_cuda_state_t *s, kolo_cuda_known_t new)
 {

@@ -62,7 +62,7 @@ static bool copy(settle_t *w, uint64_t at, void *host, size_t bytes, bool inward
     return true;
 }
 
-/* What `from` tells `to`: flags and offers of collectives, or of messages. */
+/* Returns where `from` tells `to` something: flags and offers of collectives, or of messages. */
 static uint64_t row_at(const kolo_cuda_state_t *s, int to, int from, bool messages, size_t *bytes)
 {
     uint64_t region = (uint64_t)(uintptr_t)s->regions.address[to];
@@ -84,7 +84,7 @@ static bool fetch_theirs(settle_t *w, int peer)
     return fetch(w, me, peer, false, r->theirs) && fetch(w, me, peer, true, r->taken);
 }
 
-/* Did this rank come to it, and is not known to have left it? */
+/* Tells whether this rank came to it, and is not known to have left it. */
 static bool is_open(const kolo_cuda_meeting_t *m)
 {
     return m->reachable && m->begin != m->end;
@@ -115,7 +115,7 @@ static bool withdraw(settle_t *w, int peer)
     return !any || copy(w, at, r->sent, bytes, false);
 }
 
-/* Of a message nobody knows whether its sender has seen the offer. */
+/* Tells whether a peer is in it. Of a message nobody knows whether its sender has seen the offer. */
 static bool is_inside(const settle_t *w, int peer)
 {
     const rows_t *r = &w->rows[peer];

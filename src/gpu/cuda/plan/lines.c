@@ -26,7 +26,7 @@ static void look_at(look_t *l, const kolo_segment_t *s, uint32_t i, uint32_t j, 
     }
 }
 
-/* Every turn of every loop. */
+/* Looks at every turn of every loop. */
 static void look_through(look_t *l, const kolo_plan_t *p)
 {
     uint32_t pc = p->lanes[l->lane].first, end = pc + p->lanes[l->lane].count, depth = 0;

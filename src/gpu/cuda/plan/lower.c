@@ -109,7 +109,7 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The connection lanes of one kind that any rank uses, in order; returns how many. */
+/* Lists the connection lanes of one kind that any rank uses, in order; returns how many. */
 static uint32_t list_lanes(const kolo_plan_t *const *plans, uint32_t nranks, bool node, uint32_t *lanes)
 {
     uint32_t n = 0, different = 0;
@@ -150,14 +150,14 @@ static kolo_cuda_insn_t instruction(const kolo_insn_t *in)
                               .src = segment(&in->src)};
 }
 
-/* Every turn of every loop around the instruction. */
+/* Gives the lane what the instruction uses in every turn of the loops around it. */
 static void own_strided(kolo_cuda_conn_t *conns, uint16_t first, int16_t stride, uint32_t turns, uint16_t lane)
 {
     if (first == KOLO_NO_CONN) return;
     for (uint32_t i = 0; i < (stride ? turns : 1); i++) conns[first + stride * (int)i].owner = lane;
 }
 
-/* Which lane uses which end; a lane's counters are kept by its block. */
+/* Notes which lane uses which end; a lane's counters are kept by its block. */
 static void own_conns(const kolo_plan_t *p, uint16_t lane, kolo_cuda_conn_t *conns)
 {
     uint32_t turns[2] = {1, 1}, depth = 0;
@@ -262,7 +262,8 @@ static kolo_cuda_cut_t cut_of(uint64_t count, uint32_t n)
     return (kolo_cuda_cut_t){c.each, c.more};
 }
 
-/* One buffer's parts in a v form: as many as it has, or this rank's alone. Returns the longest, in elements. */
+/* Fills in one buffer's parts in a v form: as many as it has, or this rank's alone. Returns the longest, in
+ * elements. */
 static uint64_t fill_parts(kolo_cuda_parts_t *out, uint32_t n, const size_t *counts, const size_t *displs,
                            uint64_t alone, size_t elem)
 {
@@ -313,7 +314,7 @@ static uint32_t way_of(const kolo_cuda_lowered_t *l, const kolo_cuda_plan_layout
                                             : KOLO_CUDA_BY_SLOTS;
 }
 
-/* Bytes of payload that a slot holds; a multiple of 128, as tiles are. */
+/* Returns the bytes of payload that a slot holds; a multiple of 128, as tiles are. */
 static uint64_t room_of(const kolo_cuda_plan_layout_t *plan, uint32_t way)
 {
     return way == KOLO_CUDA_BY_LINES       ? plan->line_bytes / 2
@@ -321,8 +322,8 @@ static uint64_t room_of(const kolo_cuda_plan_layout_t *plan, uint32_t way)
                                            : plan->slot_bytes;
 }
 
-/* Of an all_to_all of unequal parts no rank knows the longest: pieces and replicas are then those of long ones, and
- * each rank has as many tiles as its own parts need; beyond them both ends skip. */
+/* Cuts a call into tiles. Of an all_to_all of unequal parts no rank knows the longest: pieces and replicas are then
+ * those of long ones, and each rank has as many tiles as its own parts need; beyond them both ends skip. */
 static kolo_status_t cut_tiles(const kolo_cuda_lowered_t *l, const kolo_plan_t *p, uint64_t longest, uint32_t most,
                                const kolo_cuda_plan_args_t *a, kolo_cuda_plan_run_t *run)
 {

@@ -75,7 +75,7 @@ uint64_t kolo_cuda_plans_room(kolo_cuda_plans_t *plans, uint32_t nranks, uint64_
 
 /* ---- making one ---- */
 
-/* `all`: of all ranks, freed by the caller; this rank's is taken. */
+/* Emits the plans of all ranks into `all`, which the caller frees; this rank's is taken. */
 static kolo_status_t emit_form(kolo_cuda_state_t *s, const program_t *g, bool slots, form_t *form,
                                kolo_plan_t **all)
 {
@@ -158,8 +158,8 @@ static kolo_status_t find(kolo_cuda_state_t *s, const kolo_exec_call_t *call, pr
 
 /* ---- a call ---- */
 
-/* Copied by the call's stream, so before the kernel. A stream that is being captured copies each time that the
- * graph is replayed. */
+/* Copies a program by the call's stream, so before the kernel. A stream that is being captured copies each time
+ * that the graph is replayed. */
 static kolo_status_t bring(kolo_cuda_state_t *s, program_t *g, void *region, kolo_cu_stream_t stream)
 {
     int now = KOLO_CU_CAPTURE_NONE;
