@@ -218,6 +218,8 @@ kolo_status_t kolo_handle_retire(kolo_comm_t comm, const char *what, bool abort)
 void kolo_handle_started(kolo_comm_t comm);
 /* Waits until init or split is over and no operation is inside or queued; with `visitors`: no call at all. */
 kolo_status_t kolo_handle_quiet(kolo_comm_t comm, const _Atomic uint32_t *abort, bool visitors);
+/* Returns the communicator's error, KOLO_OK if it has none, and its words, unless text is NULL. */
+kolo_status_t kolo_handle_error(kolo_comm_t comm, char *text, size_t bytes);
 /* Returns the error of a call that this state does not allow: not ready, finalized, failed. */
 kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state);
 

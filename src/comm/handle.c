@@ -200,6 +200,15 @@ kolo_status_t kolo_handle_overlaps(kolo_comm_t comm)
         comm->name, comm->rank);
 }
 
+kolo_status_t kolo_handle_error(kolo_comm_t comm, char *text, size_t bytes)
+{
+    pthread_mutex_lock(&comm->error_lock); /* news of a loss may come at any time */
+    kolo_status_t status = comm->error;
+    if (text) snprintf(text, bytes, "%s", comm->error_text);
+    pthread_mutex_unlock(&comm->error_lock);
+    return status;
+}
+
 kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state)
 {
     if (state == KOLO_COMM_STARTING)
@@ -217,10 +226,7 @@ kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state)
                          comm->name, comm->rank);
     char text[KOLO_ERROR_TEXT_BYTES];
     if (atomic_load(&comm->quiet)) kolo_lost_tell(comm->body);
-    pthread_mutex_lock(&comm->error_lock);
-    kolo_status_t status = comm->error;
-    snprintf(text, sizeof text, "%s", comm->error_text);
-    pthread_mutex_unlock(&comm->error_lock);
+    kolo_status_t status = kolo_handle_error(comm, text, sizeof text);
     return kolo_fail(status, "%s rank %d cannot be used after an earlier failure: %.900s", comm->name, comm->rank,
                      text);
 }

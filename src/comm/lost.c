@@ -258,14 +258,11 @@ kolo_status_t kolo_body_fail_operation(kolo_body_t *body, kolo_status_t status, 
 /* Returns what ended a wait for this rank's own operations, if that was one of them: it ran out of time. */
 static kolo_status_t earlier_failure(kolo_body_t *body, kolo_status_t status, const char *awaited)
 {
-    kolo_comm_t h = body->handle;
     char text[KOLO_ERROR_TEXT_BYTES], own[KOLO_ERROR_TEXT_BYTES];
     size_t n = (size_t)snprintf(own, sizeof own, "%s rank %d: ", body->name, body->rank);
-    pthread_mutex_lock(&h->error_lock);
-    if (h->error != KOLO_OK) status = h->error;
-    snprintf(text, sizeof text, "%s", h->error == KOLO_OK ? "aborted" : h->error_text);
-    pthread_mutex_unlock(&h->error_lock);
-    return kolo_fail(status, "%.900s; waited for %s", text + (strncmp(text, own, n) ? 0 : n), awaited);
+    kolo_status_t error = kolo_handle_error(body->handle, text, sizeof text);
+    if (error == KOLO_OK) return kolo_fail(status, "aborted; waited for %s", awaited);
+    return kolo_fail(error, "%.900s; waited for %s", text + (strncmp(text, own, n) ? 0 : n), awaited);
 }
 
 kolo_status_t kolo_lost_ends(kolo_body_t *body, kolo_status_t status)

@@ -34,9 +34,7 @@ kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_e
         if (atomic_load(&comm->quiet)) break;
         /* fall through */
     case KOLO_COMM_ABORTED:
-        pthread_mutex_lock(&comm->error_lock);
-        status = comm->error;
-        pthread_mutex_unlock(&comm->error_lock);
+        status = kolo_handle_error(comm, NULL, 0);
         break;
     default:
         if (atomic_load(&comm->turns)) status = KOLO_IN_PROGRESS;
@@ -50,9 +48,7 @@ const char *kolo_get_last_error(kolo_comm_t comm)
 {
     static _Thread_local char text[KOLO_ERROR_TEXT_BYTES]; /* each reader has its own */
     if (!comm || kolo_handle_check(comm, "get_last_error") != KOLO_OK) return kolo_error_text();
-    pthread_mutex_lock(&comm->error_lock);
-    memcpy(text, comm->error_text, sizeof text);
-    pthread_mutex_unlock(&comm->error_lock);
+    (void)kolo_handle_error(comm, text, sizeof text);
     return text[0] ? text : kolo_error_text(); /* a call that was refused has done nothing to the communicator */
 }
 

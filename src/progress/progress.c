@@ -288,8 +288,7 @@ static void after_fork_in_parent(void)
 }
 
 /* Leaves the thread, which did not come along. Its epoll set is shared with the parent, so only our copies of the
- * descriptors are closed; the memory stays, because objects of the parent that the child still frees point at it.
- * */
+ * descriptors are closed; the memory stays, since objects of the parent that the child still frees point at it. */
 static void after_fork_in_child(void)
 {
     if (singleton != NULL) {

@@ -277,6 +277,33 @@ static void call_wrongly_in_group(rank_t *r)
     works(r->comm);
 }
 
+/* Communicators are not made among operations: nothing of them begins. */
+static void make_among_operations(rank_t *r)
+{
+    int32_t in = 1, out = 0;
+    kolo_unique_id_t id, fresh;
+    kolo_comm_t comm = NULL;
+    EXPECT_OK(kolo_get_unique_id(&fresh));
+    EXPECT_OK(kolo_comm_get_grow_id(r->comm, &id));
+    for (int grows = 0; grows < 2; grows++) {
+        EXPECT_OK(kolo_group_start());
+        EXPECT_OK(kolo_all_reduce(&in, &out, 1, KOLO_INT32, KOLO_SUM, r->comm, NULL));
+        kolo_status_t status = grows ? kolo_comm_grow(NULL, RANKS + 1, &id, RANKS, &comm, NULL)
+                                     : kolo_comm_init_rank(&comm, 1, fresh, 0, NULL);
+        EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, status, grows ? "comm_grow: a group" : "init: a group");
+        EXPECT(comm == NULL);
+        EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_group_end(), "nothing of the group has run");
+    }
+    EXPECT(out == 0);
+    works(r->comm);
+}
+
+static void none_is_made_among_operations(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(RANKS, make_among_operations, NULL), 0);
+}
+
 static void a_refused_call_ends_its_group(void **state)
 {
     (void)state;
@@ -415,6 +442,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_arguments_are_named_and_harm_nothing),
         cmocka_unit_test(a_refused_call_ends_its_group),
+        cmocka_unit_test(none_is_made_among_operations),
         cmocka_unit_test(unused_buffers_may_be_null),
         cmocka_unit_test(messages_to_oneself_are_checked),
         cmocka_unit_test(refusals_can_be_read_by_the_communicator),

@@ -6,6 +6,7 @@
 #include "kit/ranks.h"
 
 #include <malloc.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -211,6 +212,32 @@ static void groups_without_calls_do_nothing(void **state)
     assert_int_equal(expect_failures() - before, 0);
 }
 
+static void *leave_a_group_open(void *arg)
+{
+    int32_t x[2] = {1, 2}, y[2];
+    size_t counts[1] = {2}, places[1] = {0};
+    int before = expect_failures();
+    EXPECT_OK(kolo_group_start());
+    EXPECT_OK(kolo_all_to_allv(x, counts, places, y, counts, places, KOLO_INT32, arg, NULL));
+    return (void *)(intptr_t)(expect_failures() - before);
+}
+
+/* What the group has copied goes with the thread: under LeakSanitizer. */
+static void a_thread_may_end_within_a_group(void **state)
+{
+    (void)state;
+    kolo_comm_t comm;
+    pthread_t thread;
+    void *failures;
+    int before = expect_failures();
+    EXPECT_OK(kolo_comm_init_all(&comm, 1, NULL));
+    assert_int_equal(pthread_create(&thread, NULL, leave_a_group_open, comm), 0);
+    assert_int_equal(pthread_join(thread, &failures), 0);
+    assert_null(failures);
+    EXPECT_OK(kolo_comm_destroy(comm));
+    assert_int_equal(expect_failures() - before, 0);
+}
+
 /* One thread makes, divides, uses and ends the communicators of all ranks, each step in one group. */
 static void one_thread_drives_whole_lives(void **state)
 {
@@ -391,6 +418,7 @@ int main(void)
         cmocka_unit_test(messages_to_oneself_pair_up),
         cmocka_unit_test(a_group_orders_with_all_its_streams),
         cmocka_unit_test(groups_without_calls_do_nothing),
+        cmocka_unit_test(a_thread_may_end_within_a_group),
         cmocka_unit_test(one_thread_drives_whole_lives),
         cmocka_unit_test(all_collectives_fit_in_a_group),
         cmocka_unit_test(groups_of_the_two_ends_need_not_be_alike),

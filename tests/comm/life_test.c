@@ -152,7 +152,7 @@ static void starts_of_a_group_wait_at_its_end(void **state)
     EXPECT_OK(kolo_group_start());
     for (int r = 0; r < 3; r++) EXPECT_OK(kolo_all_reduce(&one, &one, 0, KOLO_INT32, KOLO_SUM, comms[r], NULL));
     EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_comm_init_rank(&late, 1, id, 0, NULL), "init", "group");
-    EXPECT_OK(kolo_group_end());
+    EXPECT_ERROR(KOLO_ERR_INVALID_USAGE, kolo_group_end(), "nothing of the group has run");
     EXPECT(late == NULL);
     add_up(comms, 3);
     for (int r = 0; r < 3; r++) EXPECT_OK(kolo_comm_destroy(comms[r]));

@@ -134,6 +134,8 @@ bool kolo_group_open(void);
  * reason if it was given up. */
 void kolo_group_when_over(void (*over)(kolo_status_t status, const char *why));
 bool kolo_group_has_calls(void);
+#define KOLO_GROUP_MIXED                                                                                           \
+    "a group cannot hold both operations and calls that make or end communicators: is kolo_group_end() missing?"
 kolo_status_t kolo_group_add(kolo_call_t *call);
 
 /* ---- batch.c: running what was collected ---- */
@@ -149,6 +151,9 @@ void kolo_group_forget(void);
 /* ---- group_life.c ---- */
 /* MAKES: its making has begun in the background. ENDS, DESTROYS: at the end of the group. */
 typedef enum { KOLO_GROUP_MAKES, KOLO_GROUP_ENDS, KOLO_GROUP_DESTROYS } kolo_group_life_t;
+/* Refuses, with the group, a call that makes or ends a communicator where the open group has operations. Once it is
+ * admitted, adding it cannot fail. */
+kolo_status_t kolo_group_admit_life(const char *what);
 kolo_status_t kolo_group_add_life(kolo_comm_t comm, kolo_group_life_t what,
                                   kolo_status_t (*begin)(kolo_comm_t comm));
 bool kolo_group_has_life(void);

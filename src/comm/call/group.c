@@ -49,6 +49,11 @@ static void tell_over(kolo_status_t status, const char *why)
     group.over = NULL;
 }
 
+static void drop_calls(void)
+{
+    for (size_t i = 0; i < group.count; i++) kolo_call_disown(&group.calls[i]);
+}
+
 static pthread_key_t at_exit;
 static bool at_exit_made;
 static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
@@ -57,6 +62,7 @@ static void forget(void *unused)
 {
     (void)unused;
     tell_over(KOLO_ERR_ABORTED, "the thread ended before the group that this message was in");
+    drop_calls();
     free(group.calls);
     free(group.comms);
     kolo_group_drop_life();
@@ -113,10 +119,7 @@ static kolo_status_t find_share(kolo_call_t *call)
 
 static kolo_status_t add(kolo_call_t *call)
 {
-    if (kolo_group_has_life())
-        return kolo_fail(KOLO_ERR_INVALID_USAGE,
-                         "a group cannot hold both operations and calls that make or end communicators: is "
-                         "kolo_group_end() missing?");
+    if (kolo_group_has_life()) return kolo_fail(KOLO_ERR_INVALID_USAGE, KOLO_GROUP_MIXED);
     if (group.count && group.calls[0].comm->blocking != call->comm->blocking)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s blocks and %s does not: a group holds communicators of one kind",
@@ -141,11 +144,6 @@ static kolo_status_t add(kolo_call_t *call)
 kolo_status_t kolo_group_add(kolo_call_t *call)
 {
     return kolo_call_refused(add(call));
-}
-
-static void drop_calls(void)
-{
-    for (size_t i = 0; i < group.count; i++) kolo_call_disown(&group.calls[i]);
 }
 
 static kolo_status_t end_calls(void)

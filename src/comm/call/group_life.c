@@ -33,24 +33,25 @@ void kolo_group_drop_life(void)
     life.n = life.room = 0;
 }
 
+kolo_status_t kolo_group_admit_life(const char *what)
+{
+    if (kolo_group_has_calls())
+        return kolo_call_refused(kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: " KOLO_GROUP_MIXED, what));
+    if (!kolo_group_open() || life.n < life.room) return KOLO_OK;
+    size_t room = life.room ? 2 * life.room : 16;
+    entry_t *list = realloc(life.list, room * sizeof *list);
+    if (!list)
+        return kolo_call_refused(kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a group of %zu calls", room));
+    life.list = list;
+    life.room = room;
+    return KOLO_OK;
+}
+
 kolo_status_t kolo_group_add_life(kolo_comm_t comm, kolo_group_life_t what,
                                   kolo_status_t (*begin)(kolo_comm_t comm))
 {
     static const char *const names[] = {"a communicator that is made", "comm_finalize", "comm_destroy"};
-    if (kolo_group_has_calls())
-        return kolo_call_refused(kolo_fail(
-            KOLO_ERR_INVALID_USAGE,
-            "%s: a group cannot hold both operations and calls that make or end communicators: is kolo_group_end() "
-            "missing?",
-            names[what]));
-    if (life.n == life.room) {
-        size_t room = life.room ? 2 * life.room : 16;
-        entry_t *list = realloc(life.list, room * sizeof *list);
-        if (!list)
-            return kolo_call_refused(kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a group of %zu calls", room));
-        life.list = list;
-        life.room = room;
-    }
+    KOLO_TRY(kolo_group_admit_life(names[what]));
     life.list[life.n++] = (entry_t){comm, what, begin, KOLO_OK};
     return KOLO_OK;
 }
@@ -76,10 +77,7 @@ static void await_end(kolo_comm_t comm)
 static kolo_status_t outcome(kolo_comm_t comm)
 {
     char text[KOLO_ERROR_TEXT_BYTES];
-    pthread_mutex_lock(&comm->error_lock);
-    kolo_status_t status = comm->error;
-    snprintf(text, sizeof text, "%s", comm->error_text);
-    pthread_mutex_unlock(&comm->error_lock);
+    kolo_status_t status = kolo_handle_error(comm, text, sizeof text);
     return status == KOLO_OK ? KOLO_OK : kolo_fail(status, "%s", text);
 }
 

@@ -35,10 +35,7 @@ kolo_status_t kolo_start_check(kolo_comm_t parent, kolo_comm_t *newcomm, const k
     KOLO_TRY(kolo_handle_check(parent, what));
     if (!newcomm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: the output handle is NULL", what);
     KOLO_TRY(kolo_comm_config_check(config, what));
-    if (kolo_group_has_calls())
-        return kolo_call_refused(
-            kolo_fail(KOLO_ERR_INVALID_USAGE,
-                      "%s: a group cannot hold both this and operations: is kolo_group_end() missing?", what));
+    KOLO_TRY(kolo_group_admit_life(what));
     if (atomic_load(&parent->state) == KOLO_COMM_STARTING)
         return kolo_fail_prefix(kolo_handle_refuse(parent, KOLO_COMM_STARTING), "%s: ", what);
     return kolo_comm_begin_aside(parent, what);

@@ -438,6 +438,7 @@ static kolo_status_t grow_as_new(int nranks, const kolo_unique_id_t *id, int ran
     if (rank < old || rank >= nranks)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_grow: a new rank is %d, expected %d to %d", rank, old,
                          nranks - 1);
+    KOLO_TRY(kolo_group_admit_life("comm_grow"));
     KOLO_TRY(new_grow(old, nranks, id, rank, &g));
     return join(g, config, newcomm);
 }

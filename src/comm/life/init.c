@@ -264,7 +264,8 @@ void kolo_body_started(kolo_body_t *body, kolo_status_t status, const char *what
 kolo_status_t kolo_body_made(const kolo_body_t *body, kolo_status_t status)
 {
     if (status != KOLO_OK || !atomic_load(&body->stop.abort)) return status;
-    return body->handle->error != KOLO_OK ? body->handle->error : KOLO_ERR_ABORTED;
+    kolo_status_t error = kolo_handle_error(body->handle, NULL, 0);
+    return error != KOLO_OK ? error : KOLO_ERR_ABORTED;
 }
 
 static void *start_in_background(void *arg)
@@ -304,8 +305,7 @@ kolo_status_t kolo_comm_init_rank_scalable(kolo_comm_t *comm, int nranks, int ra
     kolo_body_t *body;
     if (!comm) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "init: the output handle is NULL");
     KOLO_TRY(check_init(nranks, rank, nids, ids, config));
-    if (kolo_group_has_calls())
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "init: a group cannot hold both operations and initialisations");
+    KOLO_TRY(kolo_group_admit_life("init"));
     KOLO_TRY(kolo_body_new(rank, nranks, config, NULL, "init", &body));
     bool grouped = kolo_group_open();
     kolo_status_t status = KOLO_OK;
@@ -317,9 +317,7 @@ kolo_status_t kolo_comm_init_rank_scalable(kolo_comm_t *comm, int nranks, int ra
         status = kolo_fail(KOLO_ERR_NO_MEMORY, "init: out of memory for %d ids", nids);
     if (status == KOLO_OK && body->life.blocking && !grouped) {
         start(body);
-        pthread_mutex_lock(&body->handle->error_lock); /* news of a loss may come at any time */
-        status = body->handle->error;
-        pthread_mutex_unlock(&body->handle->error_lock);
+        status = kolo_handle_error(body->handle, NULL, 0);
     } else if (status == KOLO_OK) {
         status = kolo_body_background(body, start_in_background, body);
         if (status == KOLO_OK) {

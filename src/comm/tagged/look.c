@@ -130,11 +130,8 @@ static kolo_status_t check_comm(const kolo_tagged_t *m, char *text, size_t bytes
     kolo_comm_t h = m->body->handle;
     int state = atomic_load(&h->state);
     if (state != KOLO_COMM_FAILED && state != KOLO_COMM_ABORTED) return KOLO_OK;
-    pthread_mutex_lock(&h->error_lock);
-    kolo_status_t status = h->error != KOLO_OK ? h->error : KOLO_ERR_ABORTED;
-    snprintf(text, bytes, "%s", h->error_text);
-    pthread_mutex_unlock(&h->error_lock);
-    return status;
+    kolo_status_t status = kolo_handle_error(h, text, bytes);
+    return status != KOLO_OK ? status : KOLO_ERR_ABORTED;
 }
 
 static kolo_status_t check(const struct kolo_request *r, uint64_t now)

@@ -44,8 +44,7 @@ static void trace(kolo_task_t *t, kolo_dir_t dir, kolo_buf_t buf, uint32_t parts
 }
 
 /* Puts the data. Who looks at the peer's slot before the own stores are in the cache takes the line from the peer
- * while it is being written; so they are waited for. Measured, 4 KB between two ranks: 1.2 us without, 1.05 with.
- * */
+ * while it is being written; so they are waited for. 4 KB between two ranks: 1.2 us without, 1.05 with. */
 static void put(kolo_task_t *t, const kolo_pair_t *x)
 {
     const kolo_reducer_t *r = t->reducer;
