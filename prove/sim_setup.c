@@ -90,7 +90,7 @@ static kolo_status_t start(kolo_sim_t *s, const kolo_plan_t *const *plans, uint3
     }
     s->depth = s->model.depth[0] = s->model.depth[1] = plans[0]->depth;
     s->tile_bytes = (uint64_t)plans[0]->slices * m->slot_bytes;
-    s->tiles = (uint32_t)((longest + s->tile_bytes - 1) / s->tile_bytes);
+    s->tiles = (uint32_t)(KOLO_DIV_UP(longest, s->tile_bytes));
     return KOLO_OK;
 }
 

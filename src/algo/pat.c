@@ -103,7 +103,7 @@ static void far_hops(const block_t *k, uint32_t at, uint32_t blocks)
 
 kolo_status_t kolo_pat_reduce_scatter(const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
-    uint32_t n = env->nranks, blocks = (n + BLOCK - 1) / BLOCK;
+    uint32_t n = env->nranks, blocks = KOLO_DIV_UP(n, BLOCK);
     kolo_builder_t *b;
     KOLO_TRY(kolo_emit_open(KOLO_COLL_REDUCE_SCATTER, KOLO_ALGO_PAT, env, &b));
     kolo_builder_grid(b, n, 1, n, 1);

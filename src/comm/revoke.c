@@ -5,6 +5,7 @@
  * question who is lost.
  */
 #include "comm/call/call.h"
+#include "member/map.h"
 
 #include <stdlib.h>
 
@@ -31,17 +32,12 @@ kolo_status_t kolo_comm_revoke(kolo_comm_t comm)
     return status;
 }
 
-static size_t map_bytes(const kolo_body_t *body)
-{
-    return ((size_t)body->nranks + 63) / 64 * 8;
-}
-
 void kolo_body_note_lost(kolo_body_t *body, const uint8_t *out, const uint8_t *named)
 {
     pthread_mutex_lock(&body->handle->error_lock);
     if (!body->life.agreed_lost)
-        body->life.agreed_lost = calloc(1, map_bytes(body)); /* without memory only news tell */
-    for (size_t i = 0; body->life.agreed_lost && i < map_bytes(body); i++)
+        body->life.agreed_lost = calloc(1, kolo_map_bytes(body->nranks)); /* without memory only news tell */
+    for (size_t i = 0; body->life.agreed_lost && i < kolo_map_bytes(body->nranks); i++)
         body->life.agreed_lost[i] |= (uint8_t)(out[i] & ~named[i]);
     pthread_mutex_unlock(&body->handle->error_lock);
 }
@@ -49,14 +45,15 @@ void kolo_body_note_lost(kolo_body_t *body, const uint8_t *out, const uint8_t *n
 static kolo_status_t list_lost(kolo_body_t *body, int *ranks, int *count)
 {
     int room = ranks ? *count : 0, n = 0;
-    uint8_t *map = calloc(1, map_bytes(body));
+    uint8_t *map = calloc(1, kolo_map_bytes(body->nranks));
     if (!map) return kolo_fail(KOLO_ERR_NO_MEMORY, "comm_lost: out of memory for %d ranks", body->nranks);
     kolo_news_get_lost(body->oob, map);
     pthread_mutex_lock(&body->handle->error_lock);
-    for (size_t i = 0; body->life.agreed_lost && i < map_bytes(body); i++) map[i] |= body->life.agreed_lost[i];
+    for (size_t i = 0; body->life.agreed_lost && i < kolo_map_bytes(body->nranks); i++)
+        map[i] |= body->life.agreed_lost[i];
     pthread_mutex_unlock(&body->handle->error_lock);
     for (int r = 0; r < body->nranks; r++) {
-        if (!(map[r / 8] >> (r % 8) & 1)) continue;
+        if (!kolo_map_has(map, r)) continue;
         if (n < room) ranks[n] = r;
         n++;
     }

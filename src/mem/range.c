@@ -6,6 +6,7 @@
  * it, for the thread that listens to the kernel takes it. `pins` guards what devices hold, and is taken first.
  */
 #include "mem/range.h"
+#include "base/clock.h"
 #include "base/file/fds.h"
 #include "base/log.h"
 #include "mem/watch.h"
@@ -186,7 +187,7 @@ static kolo_status_t enter(void *memory, size_t bytes, bool quiet, kolo_mem_rang
               end = (uintptr_t)memory + bytes;
     if (end < (uintptr_t)memory || end > UINTPTR_MAX - page)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%zu bytes at %p are no memory", bytes, memory);
-    uintptr_t to = (end + page - 1) / page * page;
+    uintptr_t to = KOLO_ROUND_UP(end, page);
     pthread_once(&once, watch_forks);
     pthread_mutex_lock(&pins);
     kolo_mem_range_t *r = same_range(from, to);

@@ -6,12 +6,12 @@
  *     0 type   4 ballot   8 key   16 flags   20 bytes of a row   24 accepted + 1   28 about   32 map of who is out
  *     then the sender's row (a report), then a value (see below) where there is one
  *
- * A value: 0 status, 4 about, 8 flags, 12 zeros, 16 map of who is out, then a row for each rank. A map has a bit
- * for each rank and whole words of 8 bytes.
+ * A value: 0 status, 4 about, 8 flags, 12 zeros, 16 map of who is out, then a row for each rank. Maps: map.h.
  */
 #ifndef KOLO_MEMBER_AGREE_FRAME_H
 #define KOLO_MEMBER_AGREE_FRAME_H
 
+#include "member/map.h"
 #include "member/member.h"
 
 typedef enum {
@@ -38,19 +38,6 @@ typedef struct {
     const uint8_t *row;   /* of a report, else NULL */
     const uint8_t *value; /* NULL: none */
 } kolo_ballot_t;
-
-static inline size_t kolo_map_bytes(int nranks)
-{
-    return ((size_t)nranks + 63) / 64 * 8;
-}
-static inline bool kolo_map_has(const uint8_t *map, int rank)
-{
-    return map[rank / 8] >> (rank % 8) & 1;
-}
-static inline void kolo_map_add(uint8_t *map, int rank)
-{
-    map[rank / 8] |= (uint8_t)(1u << (rank % 8));
-}
 
 size_t kolo_ballot_value_bytes(int nranks, size_t row_bytes);
 /* Returns how long the message is; row and value count if they are not NULL. */

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "member/life.h"
+#include "member/map.h"
 #include "member/news_frame.h"
 
 #include <stdio.h>
@@ -296,7 +297,7 @@ int kolo_news_get_lost(kolo_oob_t *oob, uint8_t *bitmap)
         for (const kolo_peer_t *peer = oob->peers[i]; peer != NULL; peer = peer->next) {
             if (kolo_peer_life(peer)->loss.order == 0) continue;
             count++;
-            if (bitmap != NULL) bitmap[peer->rank / 8] |= (uint8_t)(1u << (peer->rank % 8));
+            if (bitmap != NULL) kolo_map_add(bitmap, peer->rank);
         }
     pthread_mutex_unlock(&oob->lock);
     return count;

@@ -4,6 +4,7 @@
  */
 #include "nccl/layer.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -63,7 +64,7 @@ static kolo_cu_result_t make_shareable(const kolo_cuda_api_t *api, size_t bytes,
     kolo_cu_ptr_t p = 0;
     kolo_cu_result_t r = api->mem_granularity(&unit, &prop, KOLO_CU_GRANULARITY_RECOMMENDED);
     if (r || !unit || bytes > SIZE_MAX - unit) return r ? r : 1;
-    a->bytes = (bytes + unit - 1) / unit * unit;
+    a->bytes = KOLO_ROUND_UP(bytes, unit);
     r = api->mem_create(&a->mem, a->bytes, &prop, 0);
     if (r) return r;
     r = api->mem_reserve(&p, a->bytes, 0, 0, 0);

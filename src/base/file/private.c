@@ -3,6 +3,7 @@
  * See private.h. What is checked is the file that was opened, not its name: a name may be changed in between.
  */
 #include "base/file/private.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -54,7 +55,7 @@ int kolo_private_open(const char *path, char *why, size_t bytes)
 static size_t whole_pages(size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    return (bytes + page - 1) / page * page;
+    return KOLO_ROUND_UP(bytes, page);
 }
 
 void *kolo_private_alloc(size_t bytes)

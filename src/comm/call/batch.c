@@ -41,7 +41,7 @@ struct kolo_batch {
 static void *cut(char **at, size_t count, size_t elem)
 {
     void *p = *at;
-    *at += (count * elem + 63) / 64 * 64;
+    *at += KOLO_ROUND_UP(count * elem, 64);
     return p;
 }
 

@@ -199,9 +199,11 @@ static gpu_reach_t reach_of(const kolo_body_t *body, const kolo_cuda_device_t *d
     for (int r = 0; r < body->nranks; r++)
         if (m->node_of[r] == m->my_node && is_by_pci(device, &cards[r], &topo)) reach.by_pci = 1;
     kolo_topo_fini(&topo);
-    if (m->node_size[m->my_node] > KOLO_CUDA_RANKS) reach.why = REACH_RANKS, reach.rank = me;
-    if (!cards[me].shareable) reach.why = REACH_MEMORY, reach.rank = me;
-    if (!cards[me].kernels) reach.why = REACH_KERNELS, reach.rank = me;
+    int32_t own = !cards[me].kernels                           ? REACH_KERNELS
+                  : !cards[me].shareable                       ? REACH_MEMORY
+                  : m->node_size[m->my_node] > KOLO_CUDA_RANKS ? REACH_RANKS
+                                                               : REACH_ALL;
+    if (own != REACH_ALL) reach = (gpu_reach_t){.why = own, .rank = me, .by_pci = reach.by_pci};
     reach.why_inside = reach.why;
     for (int r = 0; r < body->nranks && reach.why == REACH_ALL; r++)
         if (m->node_of[r] != m->my_node) reach.why = REACH_HOSTS, reach.rank = r;
@@ -299,31 +301,29 @@ static kolo_status_t fill_card(const kolo_body_t *body, const kolo_cuda_device_t
     return status == KOLO_ERR_TIMEOUT ? status : KOLO_OK; /* else others without them choose the same */
 }
 
+static kolo_status_t meet(kolo_body_t *body, gpu_card_t *cards, gpu_reach_t *reach, const kolo_exec_ops_t **exec)
+{
+    const kolo_cuda_device_t *device;
+    KOLO_TRY(kolo_cuda_device(body->gpu.device, &device));
+    KOLO_TRY(fill_card(body, device, &cards[body->rank]));
+    KOLO_TRY(kolo_oob_all_gather(body->oob, cards, sizeof *cards));
+    for (int r = 0; r < body->nranks; r++) /* text of other processes */
+        kolo_plain_copy(cards[r].bus_id, sizeof cards[r].bus_id, cards[r].bus_id, sizeof cards[r].bus_id);
+    KOLO_TRY(check_shared(body, cards));
+    KOLO_TRY(check_profiles(body, cards));
+    reach[body->rank] = reach_of(body, device, cards);
+    KOLO_TRY(kolo_oob_all_gather(body->oob, reach, sizeof *reach));
+    for (int r = 0; r < body->nranks; r++) body->gpu.by_pci = body->gpu.by_pci || reach[r].by_pci;
+    return choose(body, cards, reach, exec);
+}
+
 kolo_status_t kolo_device_meet(kolo_body_t *body, const kolo_exec_ops_t **exec)
 {
-    const kolo_cuda_device_t *device = NULL;
     gpu_card_t *cards = calloc((size_t)body->nranks, sizeof *cards);
     gpu_reach_t *reach = calloc((size_t)body->nranks, sizeof *reach);
-    kolo_status_t status = KOLO_OK;
-    if (!cards || !reach) status = kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d GPUs", body->nranks);
-    if (status == KOLO_OK) status = kolo_cuda_device(body->gpu.device, &device);
-    if (status == KOLO_OK) {
-        status = fill_card(body, device, &cards[body->rank]);
-    }
-    if (status == KOLO_OK) {
-        status = kolo_oob_all_gather(body->oob, cards, sizeof *cards);
-    }
-    for (int r = 0; r < body->nranks && status == KOLO_OK; r++) /* text of other processes */
-        kolo_plain_copy(cards[r].bus_id, sizeof cards[r].bus_id, cards[r].bus_id, sizeof cards[r].bus_id);
-    if (status == KOLO_OK) status = check_shared(body, cards);
-    if (status == KOLO_OK) status = check_profiles(body, cards);
-    if (status == KOLO_OK) {
-        reach[body->rank] = reach_of(body, device, cards);
-        status = kolo_oob_all_gather(body->oob, reach, sizeof *reach);
-    }
-    for (int r = 0; r < body->nranks && status == KOLO_OK; r++)
-        body->gpu.by_pci = body->gpu.by_pci || reach[r].by_pci;
-    if (status == KOLO_OK) status = choose(body, cards, reach, exec);
+    kolo_status_t status = cards && reach
+                               ? meet(body, cards, reach, exec)
+                               : kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d GPUs", body->nranks);
     free(cards);
     free(reach);
     return status;

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "base/text/plain.h"
+#include "member/map.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -215,8 +216,8 @@ typedef struct { /* how it went on one rank; travels within one agreement, betwe
 
 static bool any_out(const uint8_t *out, int nranks)
 {
-    for (int i = 0; i < (nranks + 63) / 64 * 8; i++)
-        if (out[i]) return true;
+    for (int r = 0; r < nranks; r++)
+        if (kolo_map_has(out, r)) return true;
     return false;
 }
 
@@ -239,7 +240,7 @@ static kolo_status_t tell_lost(const kolo_body_t *child, const uint8_t *out)
     for (int r = 0; r < child->nranks; r++) {
         char why[160] = "";
         size_t used = strlen(list);
-        if (!(out[r / 8] >> (r % 8) & 1)) continue;
+        if (!kolo_map_has(out, r)) continue;
         bool known = kolo_news_rank_lost(child->oob, r, why, sizeof why);
         snprintf(list + used, sizeof list - used, "%srank %d%s%s%s", used ? ", " : "", r, known ? " (" : "", why,
                  known ? ")" : "");
@@ -266,7 +267,7 @@ kolo_status_t kolo_child_settle(kolo_body_t *child, uint64_t deadline_ns, bool *
     kolo_status_t status = rows ? kolo_body_setup(child) : kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for rows");
     KOLO_FAIL_POINT("comm.child.setup");
     *again = false;
-    memset(out, 0, ((size_t)child->nranks + 63) / 64 * 8);
+    memset(out, 0, kolo_map_bytes(child->nranks));
     bool follows =
         status == KOLO_ERR_REVOKED && !kolo_inherit_setup_failed(child->oob); /* it is another rank's failure */
     if (status != KOLO_OK) kolo_news_revoke(child->oob); /* who waits for me in the set-up stops */

@@ -19,6 +19,7 @@
 #include "base/text/plain.h"
 #include "comm/call/call.h"
 #include "comm/life/life.h"
+#include "member/map.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -81,7 +82,7 @@ static kolo_status_t check_losses(const kolo_grow_t *g, const uint8_t *out)
     char list[128] = "";
     for (int r = 0; r < g->old; r++) {
         size_t used = strlen(list);
-        if (out[r / 8] >> (r % 8) & 1) snprintf(list + used, sizeof list - used, "%srank %d", used ? ", " : "", r);
+        if (kolo_map_has(out, r)) snprintf(list + used, sizeof list - used, "%srank %d", used ? ", " : "", r);
     }
     return *list ? kolo_fail(KOLO_ERR_REMOTE,
                              "lost, or gone after ending the communicator: %s; shrink first, then grow", list)
@@ -107,8 +108,7 @@ static kolo_status_t open_staff(kolo_grow_t *g, kolo_grow_row_t *rows, kolo_oob_
 {
     kolo_oob_t *parent = g->start.parent->body->oob;
     kolo_body_t *made = g->start.child;
-    size_t map_bytes = ((size_t)g->old + 63) / 64 * 8;
-    uint8_t *map = calloc(1, map_bytes);
+    uint8_t *map = calloc(1, kolo_map_bytes(g->old));
     if (!map) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", g->old);
     kolo_agreement_t a = {.series = GROW_SERIES,
                           .key = GROW_LABEL ^ (uint64_t)g->nranks,
@@ -307,7 +307,7 @@ static kolo_status_t make_child(kolo_grow_t *g)
 {
     kolo_body_t *child = g->start.child;
     kolo_oob_child_t *taken = g->oob_child;
-    uint8_t *out = calloc(1, ((size_t)g->nranks + 63) / 64 * 8);
+    uint8_t *out = calloc(1, kolo_map_bytes(g->nranks));
     bool again;
     if (!out) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %d ranks", g->nranks);
     g->oob_child = NULL;

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/failpoint.h"
+#include "member/map.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,11 +28,6 @@ typedef struct {
     size_t map_bytes;
     uint8_t *out; /* map of the ranks of the parent that do not go on; behind this struct */
 } kolo_shrink_t;
-
-static bool is_out(const uint8_t *map, int rank)
-{
-    return map[rank / 8] >> (rank % 8) & 1;
-}
 
 /* Opens the child of those who are left, with their addresses and cards. From then on the parent's news of them,
  * and of nobody else, are the child's; that the parent is revoked is no news to a shrink. */
@@ -51,13 +47,13 @@ static kolo_status_t open_rest(kolo_shrink_t *s, kolo_oob_t *channel, const uint
         return kolo_fail(KOLO_ERR_NO_MEMORY, "comm_shrink: out of memory for %d ranks", n);
     }
     for (int r = 0; r < n; r++) {
-        if (is_out(out, r)) continue;
+        if (kolo_map_has(out, r)) continue;
         if (r == me) rank = left;
         members[left] = r;
         memcpy(addresses + (size_t)left++ * KOLO_OOB_ADDRESS_BYTES, rows + (size_t)r * KOLO_OOB_ADDRESS_BYTES,
                KOLO_OOB_ADDRESS_BYTES);
     }
-    uint64_t label = SHRINK_LABEL ^ kolo_hash_bytes(s->key, out, ((size_t)n + 63) / 64 * 8);
+    uint64_t label = SHRINK_LABEL ^ kolo_hash_bytes(s->key, out, kolo_map_bytes(n));
     kolo_status_t status = kolo_child_open(child, rank, left, oob_child, label, addresses);
     if (status == KOLO_OK) status = kolo_inherit_failures(child->oob, channel, members, false);
     if (!cards) { /* the first time: `channel` is the parent's */
@@ -193,16 +189,16 @@ static kolo_status_t check_excluded(kolo_comm_t comm, const int *excluded, int c
         if (r == comm->rank)
             return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_shrink: rank %d is to be excluded and does not call",
                              r);
-        if (is_out(out, r))
+        if (kolo_map_has(out, r))
             return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "comm_shrink: rank %d is excluded twice", r);
-        out[r / 8] |= (uint8_t)(1u << (r % 8));
+        kolo_map_add(out, r);
     }
     return KOLO_OK;
 }
 
 static kolo_status_t new_shrink(kolo_comm_t comm, const int *excluded, int count, int flags, kolo_shrink_t **out)
 {
-    size_t map_bytes = ((size_t)comm->nranks + 63) / 64 * 8;
+    size_t map_bytes = kolo_map_bytes(comm->nranks);
     kolo_shrink_t *s = calloc(1, sizeof *s + map_bytes);
     if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "comm_shrink: out of memory");
     s->start = (kolo_start_t){.parent = comm, .run = shrink, .what = "comm_shrink"};

@@ -151,7 +151,7 @@ static int sleep_until_due(struct epoll_event *events)
 {
     uint64_t now = kolo_now_ns(), due = courier.due_ns;
     int epoll_fd = courier.bell.epoll_fd;
-    int ms = !due ? -1 : due <= now ? 0 : (int)((due - now + KOLO_NS_PER_MS - 1) / KOLO_NS_PER_MS);
+    int ms = !due ? -1 : due <= now ? 0 : (int)KOLO_DIV_UP(due - now, KOLO_NS_PER_MS);
     pthread_mutex_unlock(&courier.lock);
     int n = epoll_wait(epoll_fd, events, BATCH, ms);
     pthread_mutex_lock(&courier.lock);

@@ -84,7 +84,7 @@ static void board_leave(const kolo_body_t *body, board_ref_t *b)
 static size_t board_bytes(const kolo_body_t *body)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    return (((size_t)body->nranks + 1) * sizeof(kolo_signal_line_t) + page - 1) / page * page;
+    return KOLO_ROUND_UP(((size_t)body->nranks + 1) * sizeof(kolo_signal_line_t), page);
 }
 
 kolo_status_t kolo_window_memory_make(const char *name, size_t bytes, int *fd, void **base)

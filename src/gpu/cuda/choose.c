@@ -111,11 +111,9 @@ static uint32_t cut(const kolo_cuda_state_t *s, uint32_t most, uint64_t bytes, k
 {
     kolo_cuda_layout_t *l = &a->layout;
     kolo_cuda_cut_stages(&s->layout, most, l);
-    uint64_t each = ((bytes + most - 1) / most + 127) / 128 * 128;
-    if (each < TILE_USUAL) each = TILE_USUAL;
-    a->tile_bytes = each > l->tile_bytes ? l->tile_bytes : (uint32_t)each;
-    uint64_t blocks = (bytes + a->tile_bytes - 1) / a->tile_bytes;
-    return (uint32_t)(blocks > most ? most : blocks);
+    uint64_t each = KOLO_MAX(KOLO_ROUND_UP(KOLO_DIV_UP(bytes, most), 128), TILE_USUAL);
+    a->tile_bytes = (uint32_t)KOLO_MIN(each, l->tile_bytes);
+    return (uint32_t)KOLO_MIN(KOLO_DIV_UP(bytes, a->tile_bytes), most);
 }
 
 /* Tells whether it is one. Sums that are handed on as elements lose nothing if those are as wide as what is added.
@@ -145,20 +143,17 @@ static void by_lines(const kolo_cuda_layout_t *l, uint64_t bytes, kolo_cuda_fami
 {
     uint64_t threads = (bytes + 7) / 8;
     *family = KOLO_CUDA_LL;
-    grid->blocks = (uint32_t)((threads + KOLO_CUDA_THREADS - 1) / KOLO_CUDA_THREADS);
-    if (grid->blocks > l->ll_blocks) grid->blocks = l->ll_blocks;
+    grid->blocks = (uint32_t)KOLO_MIN(KOLO_DIV_UP(threads, KOLO_CUDA_THREADS), l->ll_blocks);
     if (grid->blocks == 0) grid->blocks = 1;
     if (threads < KOLO_CUDA_THREADS) /* no warps without work: 0.08 us of 3 */
         grid->threads = (uint32_t)KOLO_ROUND_UP(threads ? threads : 1, (uint64_t)32);
 }
 
-static void by_lines128(const kolo_cuda_layout_t *l, uint64_t bytes, kolo_cuda_family_t *family,
+static void by_lines128(const kolo_cuda_layout_t *l, uint64_t lines, kolo_cuda_family_t *family,
                         kolo_cuda_grid_t *grid)
 {
-    uint64_t lines = (bytes + 119) / 120, groups = KOLO_CUDA_THREADS / 8;
     *family = KOLO_CUDA_LL128;
-    grid->blocks = (uint32_t)((lines + groups - 1) / groups);
-    if (grid->blocks > l->ll128_blocks) grid->blocks = l->ll128_blocks;
+    grid->blocks = (uint32_t)KOLO_MIN(KOLO_DIV_UP(lines, KOLO_CUDA_THREADS / 8), l->ll128_blocks);
 }
 
 static uint64_t room128(const kolo_cuda_state_t *s)
@@ -180,7 +175,7 @@ kolo_status_t kolo_cuda_choose_lines(const kolo_cuda_state_t *s, const kolo_exec
     if (a->bytes <= lines_up_to(s, call) || a->bytes > room128(s))
         by_lines(&s->layout, a->bytes, family, grid);
     else
-        by_lines128(&s->layout, a->bytes, family, grid);
+        by_lines128(&s->layout, KOLO_DIV_UP(a->bytes, 120), family, grid);
     return KOLO_OK;
 }
 
@@ -197,20 +192,18 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
         return KOLO_OK;
     }
     if (a->bytes <= lines128_up_to(s, call)) {
-        by_lines128(l, a->bytes, family, grid);
+        by_lines128(l, KOLO_DIV_UP(a->bytes, 120), family, grid);
         return KOLO_OK;
     }
     if (a->bytes <= lines128_two_up_to(s, call)) {
-        uint64_t lines = ((a->bytes + 119) / 120 + l->nranks - 1) / l->nranks, groups = KOLO_CUDA_THREADS / 8;
-        *family = KOLO_CUDA_LL128;
+        uint64_t lines = KOLO_DIV_UP(KOLO_DIV_UP(a->bytes, 120), l->nranks);
         a->part_bytes = lines * 120;
-        grid->blocks = (uint32_t)((lines + groups - 1) / groups);
-        if (grid->blocks > l->ll128_blocks) grid->blocks = l->ll128_blocks;
+        by_lines128(l, lines, family, grid);
         return KOLO_OK;
     }
     if (vector) {
         *family = KOLO_CUDA_TWO_STEP;
-        a->part_bytes = ((a->bytes + l->nranks - 1) / l->nranks + 127) / 128 * 128;
+        a->part_bytes = KOLO_ROUND_UP(KOLO_DIV_UP(a->bytes, l->nranks), 128);
         grid->blocks = KOLO_CUDA_TWO_STEP_ROLES * cut(s, most_blocks(s, call->coll, a->bytes), a->part_bytes, a);
         bool all = call->coll == KOLO_COLL_ALL_REDUCE;
         a->piped = a->bytes >= (all ? s->limits.pipe : s->limits.pipe_reduce) && a->reduce && l->nranks > 1;

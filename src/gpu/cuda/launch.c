@@ -258,13 +258,10 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
 
 /* ---- the operations ---- */
 
-/* Does a call of one rank: the definition itself, but for a scale, which the reduction kernel applies. */
-static kolo_status_t launch_alone(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
+/* Tells whether a call of one rank is a copy: the reduction kernel applies a scale. */
+static bool is_copy(const kolo_exec_call_t *c)
 {
-    if (c->coll == KOLO_COLL_BARRIER) return KOLO_OK;
-    if (kolo_coll_reduces(c->coll) && (c->reducer.pre || c->reducer.truth))
-        return KOLO_IN_PROGRESS; /* by the kernel */
-    return kolo_cuda_put_copy(s, c->dst, c->src, c->count * c->elem, c->stream);
+    return !kolo_coll_reduces(c->coll) || !(c->reducer.pre || c->reducer.truth);
 }
 
 /* Launches an all_to_all in place, a stretch of each part at a time: by lines a thread has loaded what it sends
@@ -299,10 +296,9 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
         return launch_in_place(s, c, type);
     KOLO_TRY(kolo_cuda_plans_launch(s, c, &planned));
     if (planned) return KOLO_OK;
-    if (s->regions.nranks == 1) {
-        kolo_status_t status = launch_alone(s, c);
-        if (status != KOLO_IN_PROGRESS) return status;
-    }
+    if (s->regions.nranks == 1 && c->coll == KOLO_COLL_BARRIER) return KOLO_OK;
+    if (s->regions.nranks == 1 && is_copy(c))
+        return kolo_cuda_put_copy(s, c->dst, c->src, c->count * c->elem, c->stream);
     KOLO_TRY(kolo_cuda_choose(s, c, &s->args.c, &family, &grid));
     if (family == KOLO_CUDA_STAGED || family == KOLO_CUDA_TWO_STEP || family == KOLO_CUDA_CHAIN)
         kolo_cuda_expose(s, c, &s->args);

@@ -57,7 +57,7 @@ static kolo_status_t lift(const kolo_cuda_device_t *device, const kolo_lift_t *l
                                     .factor = l->from ? bits_of(l->factor) : kolo_mem_identity_word(l->type, l->op),
                                     .first = args.chunks,
                                     .what = what_of(l)};
-        args.chunks += (uint32_t)((bytes + KOLO_CUDA_LIFT_CHUNK - 1) / KOLO_CUDA_LIFT_CHUNK);
+        args.chunks += (uint32_t)(KOLO_DIV_UP(bytes, KOLO_CUDA_LIFT_CHUNK));
     }
     return put(device, kernels, &args, stream);
 }

@@ -14,8 +14,7 @@ static uint32_t blocks_of(const kolo_cuda_layout_t *l, uint64_t bytes)
 {
     uint64_t each =
         bytes <= l->message_lines_most ? 120u * KOLO_CUDA_MESSAGE_BLOCK_LINES : KOLO_CUDA_MESSAGE_BLOCK_BYTES;
-    uint64_t want = (bytes + each - 1) / each;
-    return (uint32_t)(want < 1 ? 1 : want > l->message_blocks ? l->message_blocks : want);
+    return (uint32_t)KOLO_MIN(KOLO_MAX(KOLO_DIV_UP(bytes, each), 1), l->message_blocks);
 }
 
 /* Copies this rank's n-th send to itself to its n-th receive: they have been checked. */

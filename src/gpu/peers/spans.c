@@ -37,8 +37,7 @@ static span_t *spans;
 static bool share_pages(const span_t *a, const kolo_spans_what_t *b)
 {
     const uint64_t page = a->bytes < 2 << 20 || b->bytes < 2 << 20 ? 2 << 20 : 1;
-    uint64_t a_end = (a->base + a->bytes + page - 1) / page * page,
-             b_end = (b->base + b->bytes + page - 1) / page * page;
+    uint64_t a_end = KOLO_ROUND_UP(a->base + a->bytes, page), b_end = KOLO_ROUND_UP(b->base + b->bytes, page);
     return a->base / page * page < b_end && b->base / page * page < a_end;
 }
 

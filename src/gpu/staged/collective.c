@@ -45,7 +45,7 @@ kolo_status_t kolo_staged_collective_plan(kolo_staged_t *s, kolo_staged_op_t *op
     if (c->coll == KOLO_COLL_BARRIER || c->count == 0) return KOLO_OK;
     op->each = s->slot_bytes / shape_of(s, c).parts / c->elem;
     if (op->each > 64) op->each = op->each / 64 * 64;
-    uint64_t pieces = (c->count + op->each - 1) / op->each;
+    uint64_t pieces = KOLO_DIV_UP(c->count, op->each);
     if (pieces > INT32_MAX / 2)
         return kolo_fail(KOLO_ERR_UNSUPPORTED, "%llu pieces are too many for one operation: KOLO_GPU_STAGING_SIZE",
                          (unsigned long long)pieces);
@@ -55,8 +55,7 @@ kolo_status_t kolo_staged_collective_plan(kolo_staged_t *s, kolo_staged_op_t *op
 
 static uint64_t length(const kolo_staged_op_t *op, uint32_t piece)
 {
-    uint64_t left = op->calls->count - piece * op->each;
-    return left < op->each ? left : op->each;
+    return KOLO_MIN(op->calls->count - piece * op->each, op->each);
 }
 
 static char *base_of(const kolo_staged_t *s, const kolo_staged_op_t *op, uint32_t piece)

@@ -12,7 +12,7 @@
 
 static uint64_t room_of(const kolo_exec_call_t *c)
 {
-    return (c->count * c->elem + ALIGN - 1) / ALIGN * ALIGN;
+    return KOLO_ROUND_UP(c->count * c->elem, ALIGN);
 }
 
 kolo_status_t kolo_staged_messages_plan(kolo_staged_t *s, kolo_staged_op_t *op)
@@ -20,7 +20,7 @@ kolo_status_t kolo_staged_messages_plan(kolo_staged_t *s, kolo_staged_op_t *op)
     uint64_t bytes = 0;
     for (size_t i = 0; i < op->n; i++) bytes += room_of(&op->calls[i]);
     if (bytes > s->message_bytes) {
-        uint64_t more = 2 * s->message_bytes > bytes ? 2 * s->message_bytes : bytes;
+        uint64_t more = KOLO_MAX(2 * s->message_bytes, bytes);
         KOLO_TRY(kolo_staged_pin(s, more, &s->message_room));
         s->message_bytes = more;
         kolo_info("exec", "rank %d: %llu bytes are pinned for messages of GPU %d", s->rank,

@@ -165,7 +165,7 @@ static kolo_status_t make(int device, size_t bytes, kolo_mem_t *mem)
     size_t unit = 0;
     kolo_cu_result_t r = api->mem_granularity(&unit, &prop, KOLO_CU_GRANULARITY_RECOMMENDED);
     if (r) return kolo_cuda_fail(r, device, "ask for the unit of allocation");
-    bytes = (bytes + unit - 1) / unit * unit;
+    bytes = KOLO_ROUND_UP(bytes, unit);
     r = api->mem_create(&handle, bytes, &prop, 0);
     if (r) return kolo_cuda_fail(r, device, "allocate memory");
     KOLO_TRY(map_handle(handle, bytes, unit, d->device, mem));
@@ -192,7 +192,7 @@ static kolo_status_t map(int fd, size_t bytes, int device, kolo_mem_t *mem)
     if (r) return kolo_cuda_fail(r, device, "ask for the unit of allocation");
     r = api->mem_import(&handle, (void *)(intptr_t)fd, KOLO_CU_HANDLE_FD); /* NOLINT: the interface wants it so */
     if (r) return kolo_cuda_fail(r, device, "take over memory of another process");
-    bytes = (bytes + unit - 1) / unit * unit;
+    bytes = KOLO_ROUND_UP(bytes, unit);
     return map_handle(handle, bytes, unit, d->device, mem);
 }
 

@@ -3,6 +3,7 @@
  * Memory that is never freed but used again, by its length. Lengths are rounded up, by an eighth at most: so they
  * are few, and of each there is what all communicators had at the same time. See cuda.h.
  */
+#include "base/clock.h"
 #include "mem/cuda/cuda.h"
 
 #include <errno.h>
@@ -26,7 +27,7 @@ static size_t rounded(size_t bytes)
 {
     size_t step = 4096;
     while (step < bytes / 16) step *= 2;
-    return (bytes + step - 1) / step * step;
+    return KOLO_ROUND_UP(bytes, step);
 }
 
 /* Returns 0 where there is none. */
