@@ -3,7 +3,7 @@
 """PyTorch's own DistributedTest (it is in the wheel) with the backend nccl on GPUs, in slices: one process per rank runs case after
 case, and is replaced when a case ends or hangs it. A results file has what has run; the next slice goes on behind it.
 
-    tests/nccl/torch_cases.py RESULTS.json [--library libnccl.so.2] [--ranks N] [--seconds S] [--suite FOLDER LIST] [PATTERN...]
+    tests/nccl/torch_cases.py RESULTS.json [--library libnccl.so.2] [--ranks N] [--seconds S] [--suite FOLDER LIST] [--backwards] [PATTERN...]
     tests/nccl/torch_cases.py --compare KOLO.json NCCL.json
 
 With --suite it is the cases that LIST names, of PyTorch's test files in FOLDER (torch_suite.py). Without --library it is the libnccl
@@ -150,6 +150,7 @@ def slice_of(o, names, done, end):
             while not broken and k < len(names) and all(names[k] in row for row in rows):
                 worst = max((row[names[k]] for row in rows), key=lambda x: ("skip", "pass", "FAIL").index(x[1]))
                 done[names[k]] = worst[1:]
+                save(o, done)
                 broken = any("CUDA error" in row[names[k]][3] for row in rows)  # the context is of no use any more
                 k, began, failed = k + 1, time.time(), None
             if broken:
@@ -169,6 +170,12 @@ def slice_of(o, names, done, end):
         for p in alive:
             os.waitpid(p, 0)
     return names[k:]
+
+
+def save(o, done):
+    with open(o.results + ".new", "w", encoding="utf-8") as f:
+        json.dump(done, f, indent=0)
+    os.replace(o.results + ".new", o.results)
 
 
 def list_of(o):
@@ -209,6 +216,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--failed-in", metavar="RESULTS", help="only cases that failed there, and not for want of a CPU backend")
     parser.add_argument("--suite", nargs=2, metavar=("FOLDER", "LIST"))
+    parser.add_argument("--backwards", action="store_true", help="the last case first")
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("patterns", nargs="*")
     o = parser.parse_intermixed_args()
@@ -223,7 +231,7 @@ def main():
     if os.path.exists(o.results):
         with open(o.results, encoding="utf-8") as f:
             done = json.load(f)
-    names = [n for n in listed if n not in done]
+    names = [n for n in (reversed(listed) if o.backwards else listed) if n not in done]
     if o.failed_in:
         with open(o.failed_in, encoding="utf-8") as f:
             names = [n for n, row in json.load(f).items() if n in names and row[0] == "FAIL" and CPU not in row[2]]
@@ -233,8 +241,7 @@ def main():
         names = slice_of(o, names, done, end)
         if len(done) == before + 5 and all(why[2].startswith("a process ended") for why in list(done.values())[before:]):
             raise SystemExit(f"five cases, and each ended its process: {list(done.values())[-1][2]}")
-        with open(o.results, "w", encoding="utf-8") as f:
-            json.dump(done, f, indent=0)
+        save(o, done)
     counts = {e: sum(1 for row in done.values() if row[0] == e) for e in ("pass", "FAIL", "skip")}
     print(f"{o.library or 'NCCL'}, {o.ranks} ranks: {counts['pass']} passed, {counts['FAIL']} failed, {counts['skip']} skipped, {len(names)} not run yet")
     return 0
