@@ -253,7 +253,7 @@ kolo_status_t kolo_comm_dup(kolo_comm_t comm, kolo_comm_t *newcomm, const kolo_c
  * constants.
  *
  * KOLO_SHRINK_DEFAULT: waits for the operations of `comm` that were called before. `comm` stays usable, also while
- * the new one is set up. With no list, `comm` may have lost ranks or be revoked. KOLO_SHRINK_ABORT: first ends this
+ * the new one is set up. With no list `comm` may have lost ranks; it may be revoked. KOLO_SHRINK_ABORT: first ends this
  * rank's operations on `comm` with KOLO_ERR_ABORTED; afterwards `comm` can only be destroyed, aborted, or shrunk in
  * this mode again. KOLO_ERR_MISMATCH: the ranks passed different lists. KOLO_ERR_PARTITION: the others go on
  * without this rank. config NULL: the parent's. */
@@ -276,7 +276,7 @@ kolo_status_t kolo_comm_grow(kolo_comm_t comm, int nranks, const kolo_unique_id_
 /* Makes the communicator unusable on all ranks: operations under way or queued on any rank end with
  * KOLO_ERR_REVOKED; later operations, finalize, split and grow return it. Not collective: one rank calls, several
  * may; a second call of the same rank is KOLO_ERR_INVALID_ARGUMENT. Does not wait. Afterwards the ranks may shrink
- * it (with no list, or in abort mode). Communicators made from it are not affected. Any thread. NULL is fine. */
+ * it. Communicators made from it are not affected. Any thread. NULL is fine. */
 kolo_status_t kolo_comm_revoke(kolo_comm_t comm);
 /* Lists the ranks of `comm` that this rank knows to be lost, including those that a shrink left out as lost. In:
  * *count is the room in `ranks`. Out: *count is how many are lost; the first of them are in `ranks`, ascending.

@@ -10,11 +10,25 @@
 
 #include <string.h>
 
+/* Splits what a shrink makes of a revoked parent, which itself cannot be split. It waits, for the shrink has to. */
+static kolo_status_t split_revoked(const kolo_nccl_job_t *job, kolo_comm_t parent, kolo_config_t config,
+                                   kolo_comm_t *made)
+{
+    kolo_comm_t whole = NULL;
+    config.blocking = 1;
+    KOLO_TRY(kolo_comm_shrink(parent, NULL, 0, KOLO_SHRINK_DEFAULT, &whole, &config));
+    kolo_status_t status = kolo_comm_split(whole, job->color, job->key, made, &config), left;
+    left = kolo_comm_leave(whole); /* others may still be in the split */
+    kolo_comm_destroy(whole);
+    return status == KOLO_OK ? left : status;
+}
+
 static kolo_status_t make(const kolo_nccl_job_t *job, const kolo_config_t *config, kolo_comm_t *made)
 {
     kolo_comm_t parent = job->comm ? atomic_load(&job->comm->kolo) : NULL;
     switch (job->kind) {
     case KOLO_NCCL_SPLIT:
+        if (atomic_load(&job->comm->stopped)) return split_revoked(job, parent, *config, made);
         return kolo_comm_split(parent, job->color, job->key, made, config);
     case KOLO_NCCL_SHRINK:
         return kolo_comm_shrink(parent, job->excluded, job->count,
@@ -121,7 +135,8 @@ static ncclResult_t check_parent(ncclComm_t comm, ncclComm_t *newcomm, const cha
     if (!newcomm) return kolo_nccl_fail(ncclInvalidArgument, "%s: the output is NULL", call);
     r = check_no_child(comm, call);
     if (r != ncclSuccess) return r;
-    return comm->blocking ? ncclSuccess : kolo_nccl_settle(comm); /* NCCL waits for the parent, too */
+    if (comm->blocking || atomic_load(&comm->stopped)) return ncclSuccess;
+    return kolo_nccl_settle(comm); /* NCCL waits for the parent, too */
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)

@@ -50,7 +50,8 @@ static ncclResult_t init(ncclComm_t *comm, kolo_nccl_job_t job, const ncclConfig
     if (nranks < 1 || rank < 0 || rank >= nranks)
         return kolo_nccl_noted(kolo_nccl_fail(ncclInvalidArgument, "%s: rank %d of %d: expected 0 to %d", call,
                                               rank, nranks, nranks < 1 ? 0 : nranks - 1));
-    if (nids < 1 || nids > nranks || !job.ids)
+    if (!job.ids) return kolo_nccl_noted(kolo_nccl_fail(ncclInvalidArgument, "%s: the list of ids is NULL", call));
+    if (nids < 1 || nids > nranks)
         return kolo_nccl_noted(kolo_nccl_fail(ncclInvalidArgument, "%s: %d ids for %d ranks: expected 1 to %d",
                                               call, nids, nranks, nranks));
     r = kolo_nccl_config_read(config, call, &read);

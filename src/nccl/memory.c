@@ -12,7 +12,8 @@
 
 /* ---- ncclMemAlloc ---- */
 
-/* Memory made by cuMemCreate() is freed by its address and size, which only the list knows. */
+/* Memory made by cuMemCreate() is freed by its address and size, which only the list knows. In CPU mode all is in
+ * it: free() does not survive what is no allocation. */
 typedef struct allocation {
     void *at;
     size_t bytes;
@@ -115,6 +116,28 @@ static ncclResult_t alloc_device(size_t bytes, void **p)
     return ncclSuccess;
 }
 
+static ncclResult_t alloc_host(size_t bytes, void **p)
+{
+    allocation_t *a = calloc(1, sizeof *a);
+    if (!a || posix_memalign(&a->at, 4096, bytes)) {
+        free(a);
+        return kolo_nccl_fail(ncclSystemError, "ncclMemAlloc: out of memory for %zu bytes", bytes);
+    }
+    *p = a->at;
+    keep(a);
+    return ncclSuccess;
+}
+
+static ncclResult_t free_host(const void *p)
+{
+    allocation_t *a = take(p);
+    if (!a)
+        return kolo_nccl_fail(ncclInvalidArgument, "ncclMemFree: %p is not from ncclMemAlloc(), or was freed", p);
+    free(a->at);
+    free(a);
+    return ncclSuccess;
+}
+
 ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 {
     ncclResult_t r = kolo_nccl_start();
@@ -122,9 +145,7 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes)
     if (!p) return kolo_nccl_fail(ncclInvalidArgument, "ncclMemAlloc: the output is NULL");
     *p = NULL;
     if (!bytes) return ncclSuccess; /* as cudaMalloc() */
-    if (!kolo_nccl_on_cpu()) return alloc_device(bytes, p);
-    if (posix_memalign(p, 4096, bytes)) return kolo_nccl_fail(ncclSystemError, "ncclMemAlloc: out of memory");
-    return ncclSuccess;
+    return kolo_nccl_on_cpu() ? alloc_host(bytes, p) : alloc_device(bytes, p);
 }
 KOLO_NCCL_TWIN(ncclMemAlloc, pncclMemAlloc);
 
@@ -144,10 +165,7 @@ ncclResult_t ncclMemFree(void *p)
 {
     ncclResult_t r = kolo_nccl_start();
     if (r != ncclSuccess || !p) return r;
-    if (kolo_nccl_on_cpu()) {
-        free(p);
-        return ncclSuccess;
-    }
+    if (kolo_nccl_on_cpu()) return free_host(p);
     const kolo_cuda_api_t *api;
     kolo_status_t status = kolo_cuda_load(&api);
     if (status != KOLO_OK) return kolo_nccl_result(status);

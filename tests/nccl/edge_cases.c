@@ -220,6 +220,11 @@ static void what_is_no_registration_is_refused(me_t *me)
         IS(ncclInvalidArgument, ncclCommDeregister(me->comm, handle));
     }
     IS(ncclInvalidArgument, ncclCommRegister(me->comm, a, 4000, NULL));
+    void *p = NULL;
+    OK(ncclMemAlloc(&p, 100));
+    OK(ncclMemFree(p));
+    if (!on_gpu()) IS(ncclInvalidArgument, ncclMemFree(p));
+    FACT(ncclMemFree(junk) != ncclSuccess);
     works(me, me->comm, me->n);
 }
 

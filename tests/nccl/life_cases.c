@@ -317,6 +317,38 @@ static void grow_takes_in_a_new_rank(me_t *me)
     IS(ncclInvalidArgument, ncclCommGrow(NULL, me->n, NULL, 0, &more, NULL));
 }
 
+/* A revoked one that blocks, or not: shrunk without the last rank in default mode, then split by all that are left.
+ */
+static void a_revoked_one_is_shrunk_and_split(me_t *me)
+{
+    int last = me->n - 1;
+    for (int blocks = 0; blocks < 2; blocks++) {
+        ncclComm_t comm = NULL, less = NULL, half = NULL;
+        ncclConfig_t c = new_config();
+        c.blocking = blocks;
+        OK(ncclCommSplit(me->comm, 0, me->rank, &comm, &c));
+        IS(ncclSuccess, settled(comm));
+        works(me, comm, me->n);
+        meet(me);
+        OK(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+        meet(me);
+        if (me->rank < last) {
+            ncclResult_t r = ncclCommShrink(comm, &last, 1, &less, NULL, NCCL_SHRINK_DEFAULT);
+            FACT(r == ncclSuccess || (!blocks && r == ncclInProgress));
+            IS(ncclSuccess, settled(comm));
+            if (FACT(less != NULL)) works(me, less, last);
+            OK(ncclCommDestroy(less));
+        }
+        meet(me);
+        OK(ncclCommSplit(comm, me->rank == last ? NCCL_SPLIT_NOCOLOR : 1, -me->rank, &half, NULL));
+        FACT((half == NULL) == (me->rank == last));
+        if (half) works(me, half, last);
+        OK(ncclCommDestroy(half));
+        meet(me);
+        OK(ncclCommDestroy(comm));
+    }
+}
+
 static void a_revoked_one_can_only_be_shrunk_or_ended(me_t *me)
 {
     ncclComm_t child;
@@ -473,6 +505,7 @@ const case_t life_cases[] = {
     {"children_are_grouped_by_their_own_kind", children_are_grouped_by_their_own_kind, EACH},
     {"shrunk_twice_without_blocking", shrunk_twice_without_blocking, EACH},
     {"grow_takes_in_a_new_rank", grow_takes_in_a_new_rank, EACH},
+    {"a_revoked_one_is_shrunk_and_split", a_revoked_one_is_shrunk_and_split, EACH},
     {"a_revoked_one_can_only_be_shrunk_or_ended", a_revoked_one_can_only_be_shrunk_or_ended, EACH},
     {"configurations_of_all_versions", configurations_of_all_versions, EACH},
     {"one_thread_has_all_ranks", one_thread_has_all_ranks, FIRST},

@@ -20,6 +20,7 @@ static void ranks_meet_by_several_ids(me_t *me)
     IS(ncclInvalidArgument, ncclCommInitRankScalable(&comm, me->n, me->rank, 0, ids, NULL));
     FACT(comm == NULL);
     IS(ncclInvalidArgument, ncclCommInitRankScalable(&comm, me->n, me->rank, me->n + 1, ids, NULL));
+    IS(ncclInvalidArgument, ncclCommInitRankScalable(&comm, me->n, me->rank, 1, NULL, NULL));
 }
 
 static void teams_of_ranks_that_kernels_do_not_reach(me_t *me)

@@ -23,7 +23,8 @@
 typedef struct {
     kolo_start_t start;
     int flags;
-    bool named; /* the caller gave a list */
+    bool named;   /* the caller gave a list */
+    bool revoked; /* the caller knew that the parent is */
     uint64_t key, series;
     size_t map_bytes;
     uint8_t *out; /* map of the ranks of the parent that do not go on; behind this struct */
@@ -134,12 +135,12 @@ static void end_operations(kolo_comm_t parent)
 }
 
 /* Waits for the turn. Without a list a communicator that has failed may be shrunk, too: its operations have ended,
- * in order. */
+ * in order. With one, who did not know of the revoke is told of it: the others may have another list. */
 static kolo_status_t await_turn(kolo_shrink_t *s)
 {
     kolo_status_t status = kolo_ticket_wait(s->start.parent, s->start.ticket);
     bool failed = atomic_load(&s->start.parent->state) == KOLO_COMM_FAILED;
-    return failed && !s->named ? KOLO_OK : status;
+    return failed && (!s->named || s->revoked) ? KOLO_OK : status;
 }
 
 static kolo_status_t agree_with_parent(kolo_shrink_t *s, uint64_t deadline_ns)
@@ -196,6 +197,14 @@ static kolo_status_t check_excluded(kolo_comm_t comm, const int *excluded, int c
     return KOLO_OK;
 }
 
+static bool is_revoked(kolo_comm_t comm)
+{
+    pthread_mutex_lock(&comm->error_lock);
+    bool revoked = atomic_load(&comm->state) == KOLO_COMM_FAILED && comm->error == KOLO_ERR_REVOKED;
+    pthread_mutex_unlock(&comm->error_lock);
+    return revoked || atomic_load(&comm->revoked_here);
+}
+
 static kolo_status_t new_shrink(kolo_comm_t comm, const int *excluded, int count, int flags, kolo_shrink_t **out)
 {
     size_t map_bytes = kolo_map_bytes(comm->nranks);
@@ -204,6 +213,7 @@ static kolo_status_t new_shrink(kolo_comm_t comm, const int *excluded, int count
     s->start = (kolo_start_t){.parent = comm, .run = shrink, .what = "comm_shrink"};
     s->flags = flags;
     s->named = excluded != NULL;
+    s->revoked = is_revoked(comm);
     s->map_bytes = map_bytes;
     s->out = (uint8_t *)(s + 1);
     kolo_status_t status = check_excluded(comm, excluded, count, s->out);
