@@ -49,6 +49,13 @@ static void find_host(void)
     if (gethostname(host_name, sizeof host_name - 1) != 0) host_name[0] = '?';
 }
 
+static bool no_file_allowed;
+
+void kolo_log_allow_no_file(void)
+{
+    no_file_allowed = true;
+}
+
 static kolo_status_t open_file(const char *path)
 {
     char name[1024];
@@ -136,7 +143,11 @@ kolo_status_t kolo_log_open(const char *text, kolo_log_format_t format, const ch
         if (!take_levels(text, true)) return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "KOLO_LOG: " KOLO_LOG_GRAMMAR);
         if (strchr(text, '=') && levels.others > kolo_log_level) kolo_log_level = levels.others;
     }
-    return path ? open_file(path) : KOLO_OK;
+    kolo_status_t status = path ? open_file(path) : KOLO_OK;
+    if (status == KOLO_OK || !no_file_allowed) return status;
+    kolo_warn("log", "%s: the log goes to stderr", kolo_error_text());
+    kolo_error_clear();
+    return KOLO_OK;
 }
 
 void kolo_log_identify(int rank, const char *job)

@@ -83,6 +83,9 @@ static const char *for_kolo(const char *key)
 
 const char *kolo_nccl_env_behind(const char *parameter, size_t length)
 {
+    static const char limit[] = "KOLO_OP_TIMEOUT_MS", ours[] = "KOLO_NCCL_WAIT_MS";
+    if (length == sizeof limit - 1 && memcmp(parameter, limit, length) == 0)
+        return kolo_environment(ours) && !kolo_environment(limit) ? ours : NULL;
     for (size_t i = 0; i < kolo_nccl_env_count; i++) {
         const kolo_nccl_env_t *row = &kolo_nccl_env_table[i];
         if (row->how != KOLO_NCCL_ENV_KOLO || strlen(row->kolo) != length) continue;

@@ -78,6 +78,7 @@ static char message[KOLO_ERROR_TEXT_BYTES];
 static void start(void)
 {
     kolo_log_set_head(log_head, kolo_nccl_words);
+    kolo_log_allow_no_file(); /* as NCCL */
     result = kolo_nccl_env_load();
     if (result == KOLO_OK) result = kolo_comm_library_init();
     if (result != KOLO_OK) {

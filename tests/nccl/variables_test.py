@@ -81,6 +81,17 @@ def test_the_log_goes_to_a_file():
     assert len(files) == 1 and re.fullmatch(r"log-\d+", files[0].name) and "this is Kolo" in files[0].read_text() and not log, (files, log)
 
 
+def test_a_log_file_that_cannot_be_is_a_warning():
+    for path in ("/no/such/folder/log", str(TMP)):
+        out, log = one(NCCL_DEBUG_FILE=path)
+        assert out.startswith("sum 1.0") and f"cannot open log file {path}" in log, (out, log)
+
+
+def test_a_limit_that_is_no_number_is_named():
+    out, _ = one(KOLO_NCCL_WAIT_MS="soon")
+    assert out.startswith("error 4") and 'KOLO_NCCL_WAIT_MS="soon"' in out and "KOLO_OP_TIMEOUT_MS" not in out, out
+
+
 def interfaces():
     return [name for _, name in socket.if_nameindex() if os.path.exists(f"/sys/class/net/{name}/operstate")]
 
