@@ -46,7 +46,7 @@ typedef int (*kolo_log_head_t)(char *line, size_t bytes, kolo_log_level_t level,
 /* Writes a text of Kolo's with other words, as much as fits. */
 typedef void (*kolo_log_words_t)(const char *text, char *out, size_t bytes);
 void kolo_log_set_head(kolo_log_head_t head, kolo_log_words_t words);
-/* A log file that cannot be opened is a warning from now on, and stderr has the log: programs that were made for
+/* Makes a log file that cannot be opened a warning from now on, with the log on stderr: programs that were made for
  * another library rely on it. */
 void kolo_log_allow_no_file(void);
 void kolo_log_write(kolo_log_level_t level, const char *subsystem, const char *fmt, ...) KOLO_PRINTF(3, 4);
