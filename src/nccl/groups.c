@@ -214,6 +214,22 @@ static ncclResult_t check_kinds(void)
     return ncclSuccess;
 }
 
+/* Collectives first: their order is the same on all ranks, that of messages among them need not be, and on GPUs
+ * Kolo takes a group in its order. */
+static kolo_status_t run_in_order(ncclResult_t *first)
+{
+    kolo_status_t failed = KOLO_OK;
+    for (int messages = 0; messages < 2; messages++)
+        for (size_t i = 0; i < group.count; i++) {
+            if ((group.calls[i].kind >= KOLO_NCCL_SEND) != messages) continue;
+            kolo_status_t status = run(&group.calls[i]);
+            if (status == KOLO_OK || failed != KOLO_OK) continue;
+            failed = status;
+            *first = kolo_nccl_result(status); /* its text, before the end has another */
+        }
+    return failed;
+}
+
 static ncclResult_t run_calls(void)
 {
     ncclResult_t r = check_kinds();
@@ -221,12 +237,7 @@ static ncclResult_t run_calls(void)
     kolo_nccl_profile_begin(group.calls, group.count, true);
     kolo_status_t first = kolo_group_start();
     if (first != KOLO_OK) return kolo_nccl_result(first);
-    for (size_t i = 0; i < group.count; i++) {
-        kolo_status_t status = run(&group.calls[i]);
-        if (status == KOLO_OK || first != KOLO_OK) continue;
-        first = status;
-        r = kolo_nccl_result(status); /* its text, before the end has another */
-    }
+    first = run_in_order(&r);
     kolo_status_t end = kolo_group_end();
     return first != KOLO_OK ? r : kolo_nccl_result(end);
 }

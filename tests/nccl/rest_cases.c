@@ -9,6 +9,33 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A ring and a collective, which each rank has at another place among them; a message to itself around one. */
+static void messages_and_collectives_of_a_group_have_no_order(me_t *me)
+{
+    int next = (me->rank + 1) % me->n, before = (me->rank + me->n - 1) % me->n;
+    float *a = floats(me, 1000, (float)me->rank), *b = floats(me, 1000, -1), *sum = floats(me, 10, 1);
+    for (int round = 0; round < 6; round++) {
+        put(me, a, 999, (float)(me->rank + 10 * round));
+        for (int i = 0; i < 10; i++) put(me, sum, i, 1);
+        OK(ncclGroupStart());
+        for (int i = 0; i < 3; i++) {
+            int what = (i + round + me->rank) % 3;
+            if (what == 0) OK(ncclSend(a, 1000, ncclFloat32, next, me->comm, me->stream));
+            if (what == 1) OK(ncclAllReduce(sum, sum, 10, ncclFloat32, ncclSum, me->comm, me->stream));
+            if (what == 2) OK(ncclRecv(b, 1000, ncclFloat32, before, me->comm, me->stream));
+        }
+        OK(ncclGroupEnd());
+        EQ(at(me, b, 999), before + 10 * round);
+        EQ(at(me, sum, 9), me->n);
+    }
+    OK(ncclGroupStart());
+    OK(ncclSend(a, 1000, ncclFloat32, me->rank, me->comm, me->stream));
+    OK(ncclBroadcast(sum, sum, 10, ncclFloat32, 0, me->comm, me->stream));
+    OK(ncclRecv(b, 1000, ncclFloat32, me->rank, me->comm, me->stream));
+    OK(ncclGroupEnd());
+    EQ(at(me, b, 5), me->rank);
+}
+
 static void ranks_meet_by_several_ids(me_t *me)
 {
     ncclUniqueId ids[2];
@@ -136,6 +163,7 @@ static void encryption_is_the_job_s(me_t *me)
 }
 
 const case_t rest_cases[] = {
+    {"messages_and_collectives_of_a_group_have_no_order", messages_and_collectives_of_a_group_have_no_order, EACH},
     {"ranks_meet_by_several_ids", ranks_meet_by_several_ids, EACH},
     {"teams_of_ranks_that_kernels_do_not_reach", teams_of_ranks_that_kernels_do_not_reach, EACH},
     {"each_address_for_kernels_is_none", each_address_for_kernels_is_none, EACH},
