@@ -34,6 +34,14 @@ static void messages_and_collectives_of_a_group_have_no_order(me_t *me)
     OK(ncclRecv(b, 1000, ncclFloat32, me->rank, me->comm, me->stream));
     OK(ncclGroupEnd());
     EQ(at(me, b, 5), me->rank);
+    for (int half = 0; half < 3; half++) { /* what has no other half is refused, and nothing of its group runs */
+        OK(ncclGroupStart());
+        OK(ncclAllReduce(sum, sum, 10, ncclFloat32, ncclSum, me->comm, me->stream));
+        if (half != 1) OK(ncclSend(a, 1000, ncclFloat32, me->rank, me->comm, me->stream));
+        if (half != 0) OK(ncclRecv(b, half == 2 ? 999 : 1000, ncclFloat32, me->rank, me->comm, me->stream));
+        IS(ncclInvalidUsage, ncclGroupEnd());
+        works(me, me->comm, me->n);
+    }
 }
 
 static void ranks_meet_by_several_ids(me_t *me)

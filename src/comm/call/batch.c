@@ -274,7 +274,8 @@ static void draw_tickets(ending_t *e)
 {
     for (size_t i = 0; i < e->batch->nshares && e->first == KOLO_OK; i++) {
         kolo_share_t *s = &e->batch->shares[i];
-        kolo_status_t status = kolo_deep() ? kolo_deep_check_group(s->calls, s->count) : KOLO_OK;
+        kolo_status_t status = kolo_p2p_check_own(s->calls, s->count, s->comm->rank);
+        if (status == KOLO_OK && kolo_deep()) status = kolo_deep_check_group(s->calls, s->count);
         if (status == KOLO_OK && s->sync) {
             status = kolo_handle_enter(s->comm);
             s->entered = status == KOLO_OK;

@@ -171,6 +171,8 @@ typedef struct kolo_p2p {
     size_t *next;    /* by call: the next one of its lane */
     bool connecting; /* some lane still makes its connections */
 } kolo_p2p_t;
+/* Refuses messages of a group to this rank itself that lack their other half, before anything of the group runs. */
+kolo_status_t kolo_p2p_check_own(const kolo_call_t *calls, size_t count, int rank);
 /* Copies messages to this rank itself and starts the rest. `calls` must not change until end. */
 kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t count, kolo_p2p_t *p2p);
 /* Returns KOLO_OK when all are complete; KOLO_IN_PROGRESS else, with *moved set if anything was done. */

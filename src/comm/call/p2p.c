@@ -29,31 +29,36 @@ static uint64_t bytes_of(const kolo_call_t *call)
     return call->count * call->elem;
 }
 
-/* Returns the next call from `at` on that is of this kind and to oneself. */
-static size_t next_own(const kolo_p2p_t *p, size_t at, kolo_call_kind_t kind)
+/* Returns the next message from `at` on that is of this kind and to oneself. */
+static size_t next_own(const kolo_call_t *calls, size_t count, int rank, size_t at, kolo_call_kind_t kind)
 {
-    while (at < p->count && (p->calls[at].kind != kind || (int)p->calls[at].root != p->body->rank)) at++;
+    while (at < count && (calls[at].kind != kind || calls[at].window || (int)calls[at].root != rank)) at++;
     return at;
 }
 
-/* Copies this rank's k-th send to itself to its k-th receive from itself. */
-static kolo_status_t run_self(const kolo_p2p_t *p)
+/* Takes the k-th send to oneself and the k-th receive from oneself; copies, or only looks whether each has its
+ * other half. */
+static kolo_status_t pair_own(const kolo_call_t *calls, size_t count, int rank, bool copy)
 {
-    int rank = p->body->rank;
-    size_t s = next_own(p, 0, KOLO_CALL_SEND), r = next_own(p, 0, KOLO_CALL_RECV);
-    for (; s < p->count && r < p->count;
-         s = next_own(p, s + 1, KOLO_CALL_SEND), r = next_own(p, r + 1, KOLO_CALL_RECV)) {
-        uint64_t out = bytes_of(&p->calls[s]), in = bytes_of(&p->calls[r]);
+    size_t s = next_own(calls, count, rank, 0, KOLO_CALL_SEND), r = next_own(calls, count, rank, 0, KOLO_CALL_RECV);
+    for (; s < count && r < count; s = next_own(calls, count, rank, s + 1, KOLO_CALL_SEND),
+                                   r = next_own(calls, count, rank, r + 1, KOLO_CALL_RECV)) {
+        uint64_t out = bytes_of(&calls[s]), in = bytes_of(&calls[r]);
         if (out != in)
             return kolo_fail(KOLO_ERR_MISMATCH, "rank %d sends itself %llu bytes but receives %llu", rank,
                              (unsigned long long)out, (unsigned long long)in);
-        if (out) memmove(p->calls[r].dst, p->calls[s].src, out);
+        if (copy && out) memmove(calls[r].dst, calls[s].src, out);
     }
-    if (s < p->count)
+    if (s < count)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "send from rank %d to itself has no receive in its group", rank);
-    if (r < p->count)
+    if (r < count)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "receive of rank %d from itself has no send in its group", rank);
     return KOLO_OK;
+}
+
+kolo_status_t kolo_p2p_check_own(const kolo_call_t *calls, size_t count, int rank)
+{
+    return pair_own(calls, count, rank, false);
 }
 
 uint32_t kolo_p2p_connections(const kolo_body_t *body, uint32_t peer, bool send, kolo_plan_conn_t *keys,
@@ -130,7 +135,7 @@ kolo_status_t kolo_p2p_begin(kolo_body_t *body, const kolo_call_t *calls, size_t
     p->lanes = calloc(count, sizeof *p->lanes + sizeof *p->next);
     if (!p->lanes) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for %zu sends and receives", count);
     p->next = (size_t *)(p->lanes + count);
-    kolo_status_t status = run_self(p);
+    kolo_status_t status = pair_own(p->calls, p->count, p->body->rank, true);
     if (status == KOLO_OK) status = take_all_in(p);
     if (status == KOLO_OK) status = show_all(p);
     for (size_t i = 0; i < p->nlanes; i++) p->connecting |= !p->lanes[i].up;
