@@ -9,8 +9,6 @@
 
 static kolo_status_t fill(const kolo_call_t *call, uint64_t number, kolo_exec_call_t *e)
 {
-    kolo_body_t *body = call->comm->body;
-    bool reduces = call->kind == KOLO_CALL_COLL && kolo_coll_reduces(call->coll);
     *e = (kolo_exec_call_t){.kind = call->kind == KOLO_CALL_COLL   ? KOLO_EXEC_COLL
                                     : call->kind == KOLO_CALL_SEND ? KOLO_EXEC_SEND
                                                                    : KOLO_EXEC_RECV,
@@ -28,14 +26,7 @@ static kolo_status_t fill(const kolo_call_t *call, uint64_t number, kolo_exec_ca
                             .stream = call->stream,
                             .number = number,
                             .word = kolo_mismatch_word(call)};
-    if (!reduces || call->op < KOLO_OP_BUILTIN_COUNT) {
-        KOLO_TRY(kolo_reducer_init(&e->reducer, call->type, reduces ? call->op : KOLO_SUM, (uint32_t)body->nranks));
-        if (body->choice.emit.one_fold && reduces)
-            kolo_reducer_one_fold(&e->reducer, call->op, (uint32_t)body->nranks);
-        return KOLO_OK;
-    }
-    e->reducer = call->reducer ? *call->reducer : body->user.ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
-    return KOLO_OK;
+    return kolo_call_reducer(call, &e->reducer);
 }
 
 /* Returns a part of a v form: `count` elements at `at`, from or to `peer`. */
