@@ -30,7 +30,8 @@ typedef struct kolo_board_ref {
     uint8_t name[16];
     kolo_signal_line_t *lines;
     size_t bytes;
-    uint64_t device_address; /* of a GPU communicator */
+    kolo_window_pinned_t *pinned; /* of a GPU communicator */
+    bool spoilt;                  /* a rank did not leave it in order */
     uint32_t users;
 } board_ref_t;
 
@@ -63,18 +64,28 @@ static board_ref_t *board_find(const uint8_t name[16])
     return b;
 }
 
+/* Tells whether nobody writes to this communicator's boards any more: all ranks have finalized it, or have left. */
+static bool in_order(const kolo_body_t *body)
+{
+    bool good = body->handle && atomic_load(&body->handle->state) == KOLO_COMM_FINALIZED && body->oob &&
+                (!body->life.went || body->nranks == 1 || kolo_diag_all_left(body->oob));
+    for (int r = 0; r < body->nranks && good; r++) good = !kolo_news_rank_lost(body->oob, r, NULL, 0);
+    return good;
+}
+
 static void board_leave(const kolo_body_t *body, board_ref_t *b)
 {
     if (!b) return;
     pthread_mutex_lock(&boards_lock);
+    b->spoilt = b->spoilt || (b->pinned && !in_order(body));
     bool last = --b->users == 0;
     board_ref_t **at = &boards;
     while (last && *at != b) at = &(*at)->next;
     if (last) *at = b->next;
     pthread_mutex_unlock(&boards_lock);
     if (!last) return;
-    if (b->device_address)
-        kolo_window_device_unpin(body, b->lines, b->bytes);
+    if (b->pinned)
+        kolo_window_pinned_give(b->pinned, !b->spoilt);
     else
         munmap(b->lines, b->bytes);
     free(b);
@@ -153,18 +164,21 @@ static kolo_status_t find_reach(kolo_windows_t *w, int peer, const board_card_t 
         if (!r->board) return kolo_fail(KOLO_ERR_REMOTE, "the board of signals of rank %d is gone", peer);
         r->reach = KOLO_REACH_HERE;
         r->line = r->board->lines + body->rank;
-        r->device_line = r->board->device_address + (uint64_t)body->rank * sizeof *r->line;
+        if (r->board->pinned) r->device_line = r->board->pinned->address + (uint64_t)body->rank * sizeof *r->line;
         return KOLO_OK;
     }
+    const kolo_window_pinned_t *pinned = NULL;
     void *map = NULL;
-    KOLO_TRY(kolo_window_memory_fetch(body, peer, card->name, board_bytes(body), &map));
-    r->map = map;
+    if (body->gpu.device >= 0)
+        KOLO_TRY(kolo_window_pinned_fetch(body, peer, card->name, board_bytes(body), &pinned));
+    else
+        KOLO_TRY(kolo_window_memory_fetch(body, peer, card->name, board_bytes(body), &map));
+    r->map = pinned ? pinned->base : map;
+    r->pinned = pinned != NULL;
     r->line = r->map + body->rank;
     r->reach = KOLO_REACH_MAP;
-    if (body->gpu.device >= 0) {
-        KOLO_TRY(kolo_window_device_pin(body, map, board_bytes(body), &r->device_line));
-        r->pinned = true;
-        r->device_line += (uint64_t)body->rank * sizeof *r->line;
+    if (pinned) {
+        r->device_line = pinned->address + (uint64_t)body->rank * sizeof *r->line;
     } else if (wire == &kolo_wire_cma && may_copy(body, r->control)) {
         r->reach = KOLO_REACH_COPY;
     }
@@ -173,22 +187,42 @@ static kolo_status_t find_reach(kolo_windows_t *w, int peer, const board_card_t 
 
 /* ---- life ---- */
 
+/* Gets the memory of this rank's board, and puts it on the list of this process. */
+static kolo_status_t open_board(kolo_windows_t *w)
+{
+    const kolo_body_t *body = w->body;
+    kolo_window_pinned_t *pinned = NULL;
+    void *base = NULL;
+    if (body->gpu.device >= 0) {
+        KOLO_TRY(kolo_window_pinned_make(body, board_bytes(body), &pinned));
+        memcpy(w->name, pinned->name, sizeof w->name);
+        base = pinned->base;
+        w->fd = pinned->fd;
+    } else {
+        KOLO_TRY(kolo_random(w->name, sizeof w->name));
+        KOLO_TRY(kolo_window_memory_make("kolo-signals", board_bytes(body), &w->fd, &base));
+    }
+    kolo_status_t status = board_add(w->name, base, board_bytes(body), &w->ranks[body->rank].board);
+    if (status == KOLO_OK) {
+        w->ranks[body->rank].board->pinned = pinned;
+        w->lines = base;
+        return KOLO_OK;
+    }
+    if (pinned) {
+        w->fd = -1;
+        kolo_window_pinned_give(pinned, true); /* nobody has heard of it */
+    } else {
+        munmap(base, board_bytes(body));
+    }
+    return status;
+}
+
 static kolo_status_t make_board(kolo_windows_t *w, board_card_t *card)
 {
     kolo_body_t *body = w->body;
-    void *base = NULL;
-    KOLO_TRY(kolo_random(w->name, sizeof w->name));
-    KOLO_TRY(kolo_window_memory_make("kolo-signals", board_bytes(body), &w->fd, &base));
-    kolo_status_t status = board_add(w->name, base, board_bytes(body), &w->ranks[body->rank].board);
-    if (status != KOLO_OK) {
-        munmap(base, board_bytes(body));
-        return status;
-    }
-    w->lines = base;
-    if (body->gpu.device >= 0) {
-        KOLO_TRY(
-            kolo_window_device_pin(body, base, board_bytes(body), &w->ranks[body->rank].board->device_address));
-        w->device_lines = w->ranks[body->rank].board->device_address;
+    KOLO_TRY(open_board(w));
+    if (w->ranks[body->rank].board->pinned) {
+        w->device_lines = w->ranks[body->rank].board->pinned->address;
         w->ranks[body->rank].device_line = w->device_lines + (uint64_t)body->rank * sizeof *w->lines;
         w->at.word = w->device_lines + (uint64_t)body->nranks * sizeof *w->lines;
         w->due = calloc((size_t)body->nranks * KOLO_SIGNALS, sizeof *w->due);
@@ -243,10 +277,7 @@ static void windows_free(kolo_windows_t *w)
         w->first = next;
     }
     for (int r = 0; w->ranks && r < body->nranks; r++) {
-        if (w->ranks[r].pinned)
-            kolo_window_device_unpin(body, w->ranks[r].map, board_bytes(body));
-        else if (w->ranks[r].map)
-            munmap(w->ranks[r].map, board_bytes(body));
+        if (w->ranks[r].map && !w->ranks[r].pinned) munmap(w->ranks[r].map, board_bytes(body));
         board_leave(body, w->ranks[r].board);
     }
     pthread_mutex_destroy(&w->lock);
@@ -276,7 +307,7 @@ kolo_status_t kolo_windows_open(kolo_body_t *body)
         w->ranks && w->reach ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for windows of %zu ranks", n);
     if (status == KOLO_OK) status = meet(w, cards);
     kolo_fdpass_withdraw(w->name); /* all have it, or will not get it */
-    if (w->fd >= 0) kolo_fd_close(w->fd);
+    if (w->fd >= 0 && body->gpu.device < 0) kolo_fd_close(w->fd);
     w->fd = -1;
     free(cards);
     if (status == KOLO_OK)

@@ -67,12 +67,6 @@ kolo_status_t kolo_window_device_pin(const kolo_body_t *body, void *base, size_t
     return KOLO_OK;
 }
 
-void kolo_window_device_unpin(const kolo_body_t *body, void *base, size_t bytes)
-{
-    const kolo_cuda_device_t *device;
-    if (kolo_cuda_device(body->gpu.device, &device) == KOLO_OK) kolo_cuda_unpin(device, base, bytes);
-}
-
 /* ---- memory ---- */
 
 static kolo_status_t make_own(kolo_body_t *body, kolo_window_peers_t *window, kolo_window_device_card_t *card)

@@ -8,8 +8,8 @@
  * words for each rank that may signal. Ranks that share memory with the board's owner increment the counters
  * themselves; others send signals through the relay, behind their data.
  *
- * board.c: boards, and how ranks reach each other. relay.c: bytes that are sent. register.c: making and ending
- * windows. run.c: puts, signals and waits whose turn it is.
+ * board.c: boards, and how ranks reach each other. pinned.c: those that GPUs have mapped. relay.c: bytes that are
+ * sent. register.c: making and ending windows. run.c: puts, signals and waits whose turn it is.
  */
 #ifndef KOLO_COMM_WINDOW_WINDOW_H
 #define KOLO_COMM_WINDOW_WINDOW_H
@@ -36,7 +36,7 @@ typedef struct {
     struct kolo_board_ref *board; /* its board, of this process; or NULL */
     kolo_control_peer_t *control; /* of the same host, but not this rank; else NULL */
     uint32_t taken[KOLO_SIGNALS]; /* of its signals, those that were waited for */
-    bool pinned;                  /* `map` is mapped for this rank's GPU */
+    bool pinned;                  /* `map` is one that GPUs have mapped, and stays (pinned.c) */
     uint64_t device_line;         /* GPUs: `line` as mapped for this rank's */
     uint32_t sent[KOLO_SIGNALS];  /* GPUs: the last value of each word there */
 } kolo_window_rank_t;
@@ -69,7 +69,7 @@ typedef struct kolo_window_peers {
 
 typedef struct kolo_windows {
     kolo_body_t *body;
-    int fd; /* of the board, until all have it */
+    int fd; /* of the board, until all have it; of one that is pinned, which keeps it */
     uint8_t name[16];
     kolo_signal_line_t *lines; /* my board, by rank */
     kolo_window_rank_t *ranks;
@@ -105,6 +105,23 @@ void kolo_window_free(kolo_windows_t *windows, kolo_window_peers_t *window);
 kolo_status_t kolo_window_memory_make(const char *name, size_t bytes, int *fd, void **base);
 kolo_status_t kolo_window_memory_fetch(kolo_body_t *body, int owner, const uint8_t name[16], size_t bytes,
                                        void **base);
+
+/* ---- pinned.c: boards that GPUs have mapped; any thread ---- */
+typedef struct kolo_window_pinned {
+    struct kolo_window_pinned *next;
+    uint8_t name[16];
+    void *base; /* zeroed for who gets it */
+    size_t bytes;
+    uint64_t address; /* for GPUs */
+    int fd;           /* of this process's own; -1: others cannot map it */
+} kolo_window_pinned_t;
+/* Makes a board for this rank, or takes one that a communicator of this process has left. */
+kolo_status_t kolo_window_pinned_make(const kolo_body_t *body, size_t bytes, kolo_window_pinned_t **pinned);
+/* Gives it back. in_order: nobody writes there any more. */
+void kolo_window_pinned_give(kolo_window_pinned_t *pinned, bool in_order);
+/* Maps the board of another process, once; it stays mapped. */
+kolo_status_t kolo_window_pinned_fetch(kolo_body_t *body, int owner, const uint8_t name[16], size_t bytes,
+                                       const kolo_window_pinned_t **pinned);
 
 /* ---- relay.c; any thread, but connect and close ---- */
 kolo_status_t kolo_relay_create(kolo_windows_t *windows);
@@ -152,10 +169,8 @@ typedef struct {                 /* travels */
     uint8_t ticket[64];
 } kolo_window_device_card_t;
 kolo_status_t kolo_window_device_able(const kolo_body_t *body);
-/* Lets this rank's GPU write to host memory and wait for it, and returns its address there; undoes that and unmaps
- * it. */
+/* Lets GPUs write to host memory and wait for it, and returns its address there. */
 kolo_status_t kolo_window_device_pin(const kolo_body_t *body, void *base, size_t bytes, uint64_t *address);
-void kolo_window_device_unpin(const kolo_body_t *body, void *base, size_t bytes);
 kolo_status_t kolo_window_device_make(kolo_body_t *body, kolo_window_peers_t *window,
                                       kolo_window_device_card_t *card, uint8_t name[16]);
 kolo_status_t kolo_window_device_take(kolo_body_t *body, kolo_window_peers_t *window, int peer,

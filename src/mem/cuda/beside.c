@@ -11,8 +11,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 
 #define END_MS 1000
 
@@ -109,50 +107,36 @@ kolo_status_t kolo_cuda_beside(const kolo_cuda_device_t *device, void (*fn)(void
 
 typedef struct {
     int ordinal;
-    void *base; /* NULL: a mapping of another process's memory */
-    size_t bytes;
     kolo_cu_ptr_t at;
 } end_t;
+
+static const char closing[] = "close a mapping of another process's memory";
 
 static void finish(void *arg)
 {
     end_t *e = arg;
-    const kolo_cuda_api_t *api = kolo_cuda_loaded();
-    kolo_cu_result_t r = e->base ? api->host_unregister(e->base) : api->ipc_close(e->at);
+    kolo_cu_result_t r = kolo_cuda_loaded()->ipc_close(e->at);
     if (r) {
-        kolo_cuda_fail(r, e->ordinal,
-                       e->base ? "unpin host memory" : "close a mapping of another process's memory");
+        kolo_cuda_fail(r, e->ordinal, closing);
         kolo_info("cuda", "%s", kolo_error_text());
         kolo_error_clear();
     }
-    if (e->base) munmap(e->base, e->bytes);
     free(e);
     if (atomic_fetch_sub(&ending, 1) == 1) atomic_store(&late, false);
 }
 
-static void finish_soon(const kolo_cuda_device_t *device, end_t what)
+void kolo_cuda_close_mapping(const kolo_cuda_device_t *device, kolo_cu_ptr_t at)
 {
-    end_t *e = malloc(sizeof *e);
-    if (!e) return; /* what is pinned stays so: better than a wait without end */
-    *e = what;
+    end_t *e = at ? malloc(sizeof *e) : NULL;
+    if (!e) return; /* what is mapped stays so: better than a wait without end */
+    *e = (end_t){device->ordinal, at};
     atomic_fetch_add(&ending, 1);
     kolo_status_t status =
-        kolo_cuda_beside(device, finish, e, kolo_deadline_ms(atomic_load(&late) ? 1 : END_MS),
-                         what.base ? "unpin host memory" : "close a mapping of another process's memory");
+        kolo_cuda_beside(device, finish, e, kolo_deadline_ms(atomic_load(&late) ? 1 : END_MS), closing);
     if (status == KOLO_OK) return;
     atomic_store(&late, true);
     kolo_error_clear();
-    kolo_info("cuda", "GPU %d: %s when the GPU has done what is queued", device->ordinal,
-              what.base ? "host memory is unpinned and unmapped"
-                        : "a mapping of another process's memory is closed");
-}
-
-void kolo_cuda_unpin(const kolo_cuda_device_t *device, void *base, size_t bytes)
-{
-    finish_soon(device, (end_t){.ordinal = device->ordinal, .base = base, .bytes = bytes});
-}
-
-void kolo_cuda_close_mapping(const kolo_cuda_device_t *device, kolo_cu_ptr_t at)
-{
-    if (at) finish_soon(device, (end_t){.ordinal = device->ordinal, .at = at});
+    kolo_info("cuda",
+              "GPU %d: a mapping of another process's memory is closed when the GPU has done what is queued",
+              device->ordinal);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Calls of the driver that wait for all that a GPU, or all of the process, has to do: loading a module, unpinning
- * host memory, closing a mapping, synchronizing a context. A stream that the program holds stops them for as long
+ * Calls of the driver that wait for all that a GPU, or all of the process, has to do: loading a module, closing a
+ * mapping, synchronizing a context. A stream that the program holds stops them for as long
  * as it likes, and they have no time limit. A thread of their own makes them, and the caller waits for that one
  * only so long.
  */
@@ -18,9 +18,8 @@ kolo_status_t kolo_cuda_beside(const kolo_cuda_device_t *device, void (*fn)(void
 /* Waits, with the same words, for something that another thread has asked the driver for. */
 kolo_status_t kolo_cuda_beside_wait(const kolo_cuda_device_t *device, bool (*through)(void *arg), void *arg,
                                     uint64_t deadline_ns, const char *what);
-/* Ends the pinning and then the mapping of memory of ours; or closes a mapping of another process's memory (0:
- * none). They wait a second at most: later what was to be freed is, when the GPU has done what is queued. */
-void kolo_cuda_unpin(const kolo_cuda_device_t *device, void *base, size_t bytes);
+/* Closes a mapping of another process's memory (0: none). Waits a second at most: later it is closed, when the GPU
+ * has done what is queued. */
 void kolo_cuda_close_mapping(const kolo_cuda_device_t *device, kolo_cu_ptr_t at);
 
 #endif

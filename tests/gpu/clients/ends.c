@@ -126,6 +126,8 @@ static bool ends_beside_held(kit_team_t *t)
     for (int i = 0; i < 2 && good && !getenv("KOLO_GPU_EXECUTOR"); i++)
         good = KIT_OK(kolo_window_deregister(r->comm, windows[i]));
     good = KIT_OK(kolo_comm_leave(r->comm)) && KIT_OK(kolo_comm_destroy(r->comm)) && good;
+    good = KIT_OK(kolo_all_reduce(p, p + bytes, bytes / 4, KOLO_INT32, KOLO_SUM, first, r->streams[0])) &&
+           kit_sync(r, r->streams[0]) && good; /* nothing that the end has left to do stops it */
     uint64_t took = kit_now_ms() - begun;
     kit_let_go(r);
     pthread_join(thread, NULL);

@@ -38,6 +38,7 @@ kolo_cu_result_t cuEventRecord(kolo_cu_event_t event, kolo_cu_stream_t stream)
 {
     FAKE_CONTEXT(ctx);
     kolo_cu_result_t why = FAKE_INVALID_HANDLE;
+    fake_go_on(ctx);
     pthread_mutex_lock(&fake_lock);
     struct CUevent_st *e = fake_event_locked(event, "cuEventRecord");
     if (e && e->ctx != ctx) {

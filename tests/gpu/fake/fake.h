@@ -61,6 +61,7 @@ struct CUctx_st {
     int retained;            /* 0: destroyed */
     kolo_cu_stream_t legacy; /* the default stream; made at first use */
     uint32_t peers;          /* devices whose allocations it may use */
+    int stopped;             /* calls under way that other threads' launches wait for */
 };
 
 /* One lock for all books; held for moments, never while work runs. */
@@ -69,6 +70,8 @@ extern pthread_mutex_t fake_lock;
 /* Prints what is wrong and returns `result`, for calls that no right program makes. */
 kolo_cu_result_t fake_wrong(kolo_cu_result_t result, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void fake_abort(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+/* Waits, before a launch, until no other thread stops them. */
+void fake_go_on(const struct CUctx_st *ctx);
 /* By FAKE_CUDA_FAIL; counts the calls. */
 bool fake_fails(const char *function);
 /* cuInit() was called, and in this process; and the call is not to fail (cuStreamSynchronize asks for that itself).

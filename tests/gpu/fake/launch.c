@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define SM_THREADS 2048
 
@@ -288,11 +289,18 @@ static kolo_cu_result_t launch(struct CUctx_st *ctx, const kolo_cu_launch_t *how
     return r;
 }
 
+void fake_go_on(const struct CUctx_st *ctx)
+{
+    const struct timespec nap = {0, 100000};
+    while (__atomic_load_n(&ctx->stopped, __ATOMIC_ACQUIRE)) nanosleep(&nap, NULL);
+}
+
 kolo_cu_result_t cuLaunchKernel(kolo_cu_func_t function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                 unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
                                 kolo_cu_stream_t stream, void **params, void **extra)
 {
     FAKE_CONTEXT(ctx);
+    fake_go_on(ctx);
     kolo_cu_launch_t how = {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, NULL, 0};
     return launch(ctx, &how, function, params, extra);
 }
@@ -301,6 +309,7 @@ kolo_cu_result_t cuLaunchKernel(kolo_cu_func_t function, unsigned grid_x, unsign
 kolo_cu_result_t cuLaunchKernelEx(const kolo_cu_launch_t *l, kolo_cu_func_t function, void **params, void **extra)
 {
     FAKE_CONTEXT(ctx);
+    fake_go_on(ctx);
     for (unsigned i = 0; i < l->count; i++)
         if (l->attributes[i].id != KOLO_CU_LAUNCH_EARLY || l->attributes[i].value.flag != 1)
             return fake_wrong(FAKE_INVALID_VALUE, "launch attribute %d is not known here", l->attributes[i].id);

@@ -66,8 +66,9 @@ kolo_cu_result_t cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags)
 kolo_cu_result_t cuMemHostUnregister(void *p)
 {
     FAKE_CONTEXT(ctx);
-    (void)ctx;
-    fake_await_all(NULL); /* all devices have it mapped */
+    __atomic_fetch_add(&ctx->stopped, 1, __ATOMIC_SEQ_CST); /* as real ones do */
+    fake_await_all(NULL);                                   /* all devices have it mapped */
+    __atomic_fetch_sub(&ctx->stopped, 1, __ATOMIC_SEQ_CST);
     pthread_mutex_lock(&fake_lock);
     range_t *r = fake_exact_locked(REGISTERED, (uintptr_t)p);
     if (r) fake_remove_locked(r);
