@@ -164,10 +164,22 @@ static one_t some_operation(play_t *p, room_t *room, int number)
     return o;
 }
 
+/* The rank's own place for messages among collectives; each kind keeps its order. */
+static void some_order(play_t *p, const one_t *list, int n, int *order)
+{
+    int collective = 0, message = 0;
+    for (int i = 0; i < n; i++) {
+        while (collective < n && list[collective].kind == RING) collective++;
+        while (message < n && list[message].kind != RING) message++;
+        bool takes_message = message < n && (collective == n || alone(p, 2));
+        order[i] = takes_message ? message++ : collective++;
+    }
+}
+
 void operate(play_t *p)
 {
     one_t list[6];
-    int n = for_all(p, 2) ? 1 : 1 + (int)for_all(p, 6);
+    int order[6], n = for_all(p, 2) ? 1 : 1 + (int)for_all(p, 6);
     bool grouped = n > 1 || for_all(p, 3) == 0, takes_part = false;
     ncclResult_t r = ncclSuccess;
     p->used = 0;
@@ -182,13 +194,15 @@ void operate(play_t *p)
             prepare(p, &list[i]);
         }
     if (!takes_part) return;
+    some_order(p, list, n, order);
     if (grouped) OK(ncclGroupStart());
-    for (int i = 0; i < n; i++)
-        if (list[i].room->at >= 0) {
-            r = call(p, &list[i]);
-            if (!grouped) r = comes_to(list[i].room, r);
-            if (!OK(r)) printf("step %d: kind %d of %d\n", p->step, list[i].kind, n);
-        }
+    for (int i = 0; i < n; i++) {
+        const one_t *o = &list[order[i]];
+        if (o->room->at < 0) continue;
+        r = call(p, o);
+        if (!grouped) r = comes_to(o->room, r);
+        if (!OK(r)) printf("step %d: kind %d of %d\n", p->step, o->kind, n);
+    }
     if (grouped) r = ncclGroupEnd();
     for (int i = 0; i < n && r == ncclInProgress; i++)
         if (list[i].room->at >= 0) {
