@@ -142,10 +142,10 @@ chaos: look-again all
 kills: look-again all
 	$(BUILD)/tests/comm/comm_kills_test $(or $(RUNS),4) $(SEED)
 
-# Random programs with one odd call, RUNS of them: all are told who is odd within two seconds: make mismatches RUNS=1000 SEED=1
+# Random programs with one odd call, RUNS of them on each wire: all are told who is odd within two seconds: make mismatches RUNS=1000 SEED=1
 .PHONY: mismatches
 mismatches: look-again all
-	$(BUILD)/tests/mismatch/mismatch_random_test $(or $(RUNS),4) $(or $(SEED),1) 2000
+	for wire in cma shm tcp hosts; do $(BUILD)/tests/mismatch/mismatch_random_test $(or $(RUNS),4) $(or $(SEED),1) 2000 $$wire || exit 1; done
 
 chaos-points: look-again all
 	@$(CHAOS) --points $(TIMES) --out bench/results/chaos-points.txt $(CHAOS_ARGS)

@@ -5,8 +5,8 @@
  * others thousands of calls ahead, or late, each rank with its own groups, with messages put aside, with windows.
  * No time limit is set. Every rank must end with KOLO_ERR_MISMATCH and the name of that rank, and soon.
  *
- *     mismatch_random_test [RUNS [SEED [LIMIT_MS [plain]]]]     `make mismatches RUNS=1000 SEED=1`
- * plain: without groups, messages and windows.
+ *     mismatch_random_test [RUNS [SEED [LIMIT_MS [plain | WIRE]]]]     `make mismatches RUNS=1000 SEED=1`
+ * plain: without groups, messages and windows. WIRE: cma, shm, tcp, hosts; all of them without.
  */
 #include "kit/procs.h"
 
@@ -69,8 +69,9 @@ static const struct {
     {"cma", {NULL}},
     {"shm", {"KOLO_CMA_DISABLE=1", NULL}},
     {"tcp", {"KOLO_CMA_DISABLE=1", "KOLO_SHM_DISABLE=1", NULL}},
-    {"two hosts", {"HOSTS=2", NULL}},
+    {"hosts", {"HOSTS=2", NULL}}, /* two of them */
 };
+#define WIRES (sizeof wires / sizeof wires[0])
 
 static unsigned draw(uint64_t *s, unsigned below)
 {
@@ -89,6 +90,7 @@ static bool reduces(int what)
 }
 
 static bool plain;
+static size_t only_wire = WIRES;
 
 static kolo_status_t make_window(kolo_comm_t comm)
 {
@@ -146,7 +148,7 @@ static bool differ(const plan_call_t *a, const plan_call_t *b)
 static program_t draw_program(unsigned long seed)
 {
     uint64_t s = seed * 0x9e3779b97f4a7c15ull;
-    program_t p = {.seed = seed, .ranks = 2 + (int)draw(&s, MOST_RANKS - 1), .wire = draw(&s, 4)};
+    program_t p = {.seed = seed, .ranks = 2 + (int)draw(&s, MOST_RANKS - 1), .wire = draw(&s, WIRES)};
     p.odd = (int)draw(&s, (unsigned)p.ranks);
     p.warm = draw(&s, 2) ? (int)draw(&s, 30) : 0;
     p.kind = (kind_t)draw(&s, KINDS);
@@ -168,6 +170,7 @@ static program_t draw_program(unsigned long seed)
     p.window = draw(&s, 3) == 0 && !plain;
     if (p.kind == OPERATION && p.window && draw(&s, 2)) p.wrong.what = WINDOW;
     if (p.wrong.what == WINDOW) p.groups = false; /* nor is it allowed in one */
+    if (only_wire < WIRES) p.wire = only_wire;
     return p;
 }
 
@@ -341,7 +344,9 @@ int main(int argc, char **argv)
     if (argc > 1) runs = strtoul(argv[1], NULL, 0);
     if (argc > 2) seed = strtoul(argv[2], NULL, 0);
     if (argc > 3) limit = strtoul(argv[3], NULL, 0);
-    plain = argc > 4;
+    plain = argc > 4 && !strcmp(argv[4], "plain");
+    for (size_t i = 0; argc > 4 && i < WIRES; i++)
+        if (!strcmp(argv[4], wires[i].name)) only_wire = i;
     limit_s(60 + 12 * (unsigned)runs);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_rank_is_told_who_is_odd),
