@@ -128,6 +128,65 @@ static void a_split_that_cannot_begin_leaves_its_parent(void **state)
     assert_int_equal(job_finish(&job, -1), 0);
 }
 
+/* ---- grow and shrink ---- */
+
+#define OLD (RANKS - 1) /* ranks of the one that grows; the last one joins it */
+
+static void expect_child(rank_t *r, kolo_status_t status, bool starved, kolo_comm_t child, const char *what)
+{
+    char text[512];
+    snprintf(text, sizeof text, "%s", kolo_get_last_error(NULL));
+    bool fine = EXPECT(status == (starved ? KOLO_ERR_SYSTEM : KOLO_ERR_REMOTE)) &&
+                EXPECT(starved ? strstr(text, "descriptors open") != NULL : strstr(text, "rank 2 of ") != NULL);
+    if (!fine) printf("%s, rank %d: %s: %s\n", what, r->rank, kolo_status_string(status), text);
+    if (child) EXPECT_OK(kolo_comm_destroy(child));
+}
+
+static void grow_from(proc_t *p, kolo_comm_t old)
+{
+    rank_t *r = &p->r;
+    bool starved = r->rank == STARVED;
+    kolo_comm_t child = NULL;
+    kolo_unique_id_t id;
+    if (r->rank == 0) EXPECT_OK(kolo_comm_get_grow_id(old, &id));
+    EXPECT_OK(kolo_broadcast(&id, &id, sizeof id, KOLO_UINT8, 0, r->comm, NULL));
+    proc_meet(p, 0);
+    int log = starved ? starve(0) : -1;
+    kolo_status_t status = r->rank == OLD ? kolo_comm_grow(NULL, RANKS, &id, OLD, &child, NULL)
+                                          : kolo_comm_grow(old, RANKS, r->rank ? NULL : &id, -1, &child, NULL);
+    expect_child(r, status, starved, child, "grow");
+    child = NULL;
+    status = kolo_comm_shrink(r->comm, NULL, 0, KOLO_SHRINK_DEFAULT, &child, NULL);
+    expect_child(r, status, starved, child, "shrink");
+    if (log >= 0) close(log);
+}
+
+static void grow_from_a_parent_that_goes_on(proc_t *p)
+{
+    rank_t *r = &p->r;
+    kolo_comm_t old = NULL;
+    float x = 1, y = 0;
+    EXPECT_OK(kolo_comm_split(r->comm, r->rank < OLD ? 0 : KOLO_SPLIT_NOCOLOR, r->rank, &old, NULL));
+    if (old) EXPECT_OK(kolo_all_reduce(&x, &y, 1, KOLO_FLOAT32, KOLO_SUM, old, NULL));
+    EXPECT_OK(kolo_all_reduce(&x, &y, 1, KOLO_FLOAT32, KOLO_SUM, r->comm, NULL));
+    grow_from(p, old);
+    if (old) EXPECT_OK(kolo_all_reduce(&x, &y, 1, KOLO_FLOAT32, KOLO_SUM, old, NULL));
+    EXPECT(!old || y == OLD);
+    EXPECT_OK(kolo_all_reduce(&x, &y, 1, KOLO_FLOAT32, KOLO_SUM, r->comm, NULL));
+    EXPECT(y == RANKS);
+    if (old) EXPECT_OK(kolo_comm_destroy(old));
+    EXPECT_OK(kolo_comm_destroy(r->comm));
+    r->comm = NULL;
+}
+
+static void a_grow_or_shrink_that_cannot_begin_leaves_its_parent(void **state)
+{
+    job_t job;
+    (void)state;
+    job_start(&job, RANKS, NULL, grow_from_a_parent_that_goes_on, NULL);
+    assert_int_equal(job_finish(&job, -1), 0);
+}
+
 /* ---- several sockets ---- */
 
 /* With eight sockets for each connection they would take twice as many descriptors as there are. */
@@ -236,6 +295,7 @@ int main(void)
     limit_s(100);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_split_that_cannot_begin_leaves_its_parent),
+        cmocka_unit_test(a_grow_or_shrink_that_cannot_begin_leaves_its_parent),
         cmocka_unit_test(a_rank_without_descriptors_says_so_once),
         cmocka_unit_test(several_sockets_leave_room_for_more_communicators),
         cmocka_unit_test(a_hundred_communicators_of_two_processes_take_few_descriptors),

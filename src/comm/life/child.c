@@ -181,6 +181,20 @@ kolo_status_t kolo_start(kolo_start_t *s, bool has_child, bool ticket, kolo_comm
 
 /* ---- the child ---- */
 
+void kolo_child_offer(kolo_oob_t *parent, kolo_oob_child_t **oob_child, kolo_offer_t *mine, kolo_own_failure_t *own)
+{
+    own->status = kolo_oob_prepare_child(parent, oob_child, mine->address);
+    mine->failed = own->status;
+    if (own->status != KOLO_OK) snprintf(own->text, sizeof own->text, "%s", kolo_error_text());
+}
+
+kolo_status_t kolo_child_check_offer(const kolo_offer_t *offer, int rank, const char *name)
+{
+    if (offer->failed == KOLO_OK) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_REMOTE, "rank %d of %s could not begin it (%s); its own error says why", rank, name,
+                     kolo_status_string((kolo_status_t)offer->failed));
+}
+
 kolo_status_t kolo_child_open(kolo_body_t *child, int rank, int nranks, kolo_oob_child_t *oob_child, uint64_t label,
                               const uint8_t *addresses)
 {

@@ -73,8 +73,8 @@ static uint8_t *row(const kolo_grow_t *g, int rank)
 /* ---- the parent's turn ---- */
 
 typedef struct {
-    uint8_t address[KOLO_OOB_ADDRESS_BYTES];
-    uint32_t gateway, pad;
+    kolo_offer_t offer;
+    uint32_t gateway;
 } kolo_grow_row_t;
 
 static kolo_status_t check_losses(const kolo_grow_t *g, const uint8_t *out)
@@ -94,6 +94,7 @@ static kolo_status_t check_rows(kolo_grow_t *g, const uint8_t *out, const kolo_g
     int gateways = 0;
     KOLO_TRY(check_losses(g, out));
     for (int r = 0; r < g->old; r++) {
+        KOLO_TRY(kolo_child_check_offer(&rows[r].offer, r, g->start.parent->body->name));
         if (!rows[r].gateway) continue;
         gateways++;
         g->keeper = r;
@@ -120,13 +121,15 @@ static kolo_status_t open_staff(kolo_grow_t *g, kolo_grow_row_t *rows, kolo_oob_
                           .what = "comm_grow"};
     rows[g->rank].gateway = g->gateway;
     KOLO_FAIL_POINT("comm.grow.agree");
-    kolo_status_t status = kolo_oob_prepare_child(parent, child, rows[g->rank].address);
-    if (status == KOLO_OK) status = kolo_agree_survivors(parent, &a);
+    kolo_own_failure_t own;
+    kolo_child_offer(parent, child, &rows[g->rank].offer, &own);
+    kolo_status_t status = kolo_agree_survivors(parent, &a);
+    if (own.status != KOLO_OK) status = kolo_fail(own.status, "%s", own.text);
     if (status == KOLO_OK) status = check_rows(g, map, rows);
     free(map);
     KOLO_TRY(status);
     for (int r = 0; r < g->old; r++)
-        memcpy(addresses + (size_t)r * KOLO_OOB_ADDRESS_BYTES, rows[r].address, KOLO_OOB_ADDRESS_BYTES);
+        memcpy(addresses + (size_t)r * KOLO_OOB_ADDRESS_BYTES, rows[r].offer.address, KOLO_OOB_ADDRESS_BYTES);
     kolo_oob_config_t config = {.rank = g->rank,
                                 .nranks = g->old,
                                 .timeout_ms = KOLO_MIN(made->init_timeout_ms, INT_MAX - MARGIN_MS) + MARGIN_MS,

@@ -58,6 +58,20 @@ uint64_t kolo_start_deadline(const kolo_start_t *s, int init_timeout_ms);
 /* Ends the parent's turn: its operations go on, and in the background it may be destroyed while the child is being
  * made. A second call does nothing. */
 void kolo_start_leave(kolo_start_t *s);
+typedef struct { /* what the ranks of the parent know of each other before a child is opened */
+    uint8_t address[KOLO_OOB_ADDRESS_BYTES];
+    int32_t failed; /* kolo_status_t of a rank that could not make its listener */
+} kolo_offer_t;
+typedef struct { /* why this rank could not; status KOLO_OK: it could */
+    kolo_status_t status;
+    char text[KOLO_ERROR_TEXT_BYTES];
+} kolo_own_failure_t;
+/* Makes this rank's listener. A rank that cannot, for want of descriptors, takes part in what the ranks exchange
+ * all the same: else they would wait for it. */
+void kolo_child_offer(kolo_oob_t *parent, kolo_oob_child_t **oob_child, kolo_offer_t *mine,
+                      kolo_own_failure_t *own);
+/* Fails if rank `rank` of `name`, a member of the child, could not begin it. */
+kolo_status_t kolo_child_check_offer(const kolo_offer_t *offer, int rank, const char *name);
 /* Opens the out-of-band object of the child; takes oob_child. */
 kolo_status_t kolo_child_open(kolo_body_t *child, int rank, int nranks, kolo_oob_child_t *oob_child, uint64_t label,
                               const uint8_t *addresses);

@@ -32,7 +32,7 @@ typedef struct {
 
 /* Opens the child of those who are left, with their addresses and cards. From then on the parent's news of them,
  * and of nobody else, are the child's; that the parent is revoked is no news to a shrink. */
-static kolo_status_t open_rest(kolo_shrink_t *s, kolo_oob_t *channel, const uint8_t *out, const uint8_t *rows,
+static kolo_status_t open_rest(kolo_shrink_t *s, kolo_oob_t *channel, const uint8_t *out, const kolo_offer_t *rows,
                                kolo_oob_child_t *oob_child)
 {
     kolo_body_t *child = s->start.child;
@@ -51,8 +51,7 @@ static kolo_status_t open_rest(kolo_shrink_t *s, kolo_oob_t *channel, const uint
         if (kolo_map_has(out, r)) continue;
         if (r == me) rank = left;
         members[left] = r;
-        memcpy(addresses + (size_t)left++ * KOLO_OOB_ADDRESS_BYTES, rows + (size_t)r * KOLO_OOB_ADDRESS_BYTES,
-               KOLO_OOB_ADDRESS_BYTES);
+        memcpy(addresses + (size_t)left++ * KOLO_OOB_ADDRESS_BYTES, rows[r].address, KOLO_OOB_ADDRESS_BYTES);
     }
     uint64_t label = SHRINK_LABEL ^ kolo_hash_bytes(s->key, out, kolo_map_bytes(n));
     kolo_status_t status = kolo_child_open(child, rank, left, oob_child, label, addresses);
@@ -67,30 +66,41 @@ static kolo_status_t open_rest(kolo_shrink_t *s, kolo_oob_t *channel, const uint
     return status;
 }
 
+/* Fails if one of those who are left could not begin. */
+static kolo_status_t check_offers(const kolo_shrink_t *s, const uint8_t *out, const kolo_offer_t *offers, int n)
+{
+    for (int r = 0; r < n; r++)
+        if (!kolo_map_has(out, r)) KOLO_TRY(kolo_child_check_offer(&offers[r], r, s->start.child->name));
+    return KOLO_OK;
+}
+
 /* Makes one agreement among the ranks of `channel`, and the child's out-of-band object from what it brought. */
 static kolo_status_t agree_on_rest(kolo_shrink_t *s, kolo_oob_t *channel, uint8_t *out, uint64_t deadline_ns)
 {
     int n = kolo_oob_nranks(channel);
     kolo_oob_child_t *oob_child = NULL;
+    kolo_own_failure_t own;
+    kolo_offer_t *offers = calloc((size_t)n, sizeof *offers);
     kolo_agreement_t a = {.series = s->series,
                           .key = s->key,
                           .out = out,
-                          .rows = calloc((size_t)n, KOLO_OOB_ADDRESS_BYTES),
-                          .row_bytes = KOLO_OOB_ADDRESS_BYTES,
+                          .rows = (uint8_t *)offers,
+                          .row_bytes = sizeof *offers,
                           .deadline_ns = deadline_ns,
                           .cancel = &s->start.child->stop.abort,
                           .what = "comm_shrink"};
-    if (!a.rows) return kolo_fail(KOLO_ERR_NO_MEMORY, "comm_shrink: out of memory for %d ranks", n);
+    if (!offers) return kolo_fail(KOLO_ERR_NO_MEMORY, "comm_shrink: out of memory for %d ranks", n);
     KOLO_FAIL_POINT("comm.shrink.listen");
-    kolo_status_t status = kolo_oob_prepare_child(channel, &oob_child,
-                                                  a.rows + (size_t)kolo_oob_rank(channel) * KOLO_OOB_ADDRESS_BYTES);
-    if (status == KOLO_OK) {
-        status = kolo_agree_survivors(channel, &a);
-        KOLO_FAIL_POINT("comm.shrink.gathered");
-        if (status != KOLO_OK) kolo_oob_discard_child(oob_child);
-    }
-    if (status == KOLO_OK) status = open_rest(s, channel, out, a.rows, oob_child);
-    free(a.rows);
+    kolo_child_offer(channel, &oob_child, &offers[kolo_oob_rank(channel)], &own);
+    kolo_status_t status = kolo_agree_survivors(channel, &a);
+    KOLO_FAIL_POINT("comm.shrink.gathered");
+    if (own.status != KOLO_OK) status = kolo_fail(own.status, "%s", own.text);
+    if (status == KOLO_OK) status = check_offers(s, out, offers, n);
+    if (status == KOLO_OK)
+        status = open_rest(s, channel, out, offers, oob_child);
+    else if (oob_child)
+        kolo_oob_discard_child(oob_child);
+    free(offers);
     return status;
 }
 

@@ -19,8 +19,7 @@
 typedef struct {
     int32_t color, key;
     uint32_t share;
-    int32_t failed; /* kolo_status_t of a rank that could not make its listener */
-    uint8_t address[KOLO_OOB_ADDRESS_BYTES];
+    kolo_offer_t offer;
 } kolo_split_row_t;
 
 typedef struct {
@@ -33,11 +32,6 @@ typedef struct {
 typedef struct {
     int color, key, rank;
 } kolo_split_order_t;
-
-typedef struct {
-    kolo_status_t status;
-    char text[KOLO_ERROR_TEXT_BYTES];
-} kolo_own_failure_t;
 
 static int by_key(const void *a, const void *b)
 {
@@ -65,7 +59,7 @@ static kolo_status_t pick_members(kolo_split_t *s, const kolo_split_row_t *rows,
     qsort(order, m, sizeof *order, by_key);
     for (size_t i = 0; i < m; i++) {
         s->members[i] = order[i].rank;
-        memcpy(*addresses + i * KOLO_OOB_ADDRESS_BYTES, rows[order[i].rank].address, KOLO_OOB_ADDRESS_BYTES);
+        memcpy(*addresses + i * KOLO_OOB_ADDRESS_BYTES, rows[order[i].rank].offer.address, KOLO_OOB_ADDRESS_BYTES);
         if (order[i].rank == parent->rank) s->start.child->rank = (int)i;
         share = share && rows[order[i].rank].share;
     }
@@ -82,9 +76,7 @@ static kolo_status_t check_members(const kolo_split_t *s, const kolo_split_row_t
     const kolo_body_t *parent = s->start.parent->body;
     if (own->status != KOLO_OK) return kolo_fail(own->status, "%s", own->text);
     for (int r = 0; r < parent->nranks; r++)
-        if (rows[r].color == s->color && rows[r].failed != KOLO_OK)
-            return kolo_fail(KOLO_ERR_REMOTE, "rank %d of %s could not begin it (%s); its own error says why", r,
-                             parent->name, kolo_status_string((kolo_status_t)rows[r].failed));
+        if (rows[r].color == s->color) KOLO_TRY(kolo_child_check_offer(&rows[r].offer, r, parent->name));
     return KOLO_OK;
 }
 
@@ -101,9 +93,7 @@ static kolo_status_t exchange(kolo_split_t *s, kolo_oob_child_t **oob_child, uin
     mine->key = s->key;
     mine->share = s->start.child && s->start.child->life.split_share;
     KOLO_FAIL_POINT("comm.split.exchange");
-    if (s->start.child) own.status = kolo_oob_prepare_child(parent->oob, oob_child, mine->address);
-    mine->failed = own.status;
-    if (own.status != KOLO_OK) snprintf(own.text, sizeof own.text, "%s", kolo_error_text());
+    if (s->start.child) kolo_child_offer(parent->oob, oob_child, &mine->offer, &own);
     kolo_status_t status = kolo_oob_all_gather_until(parent->oob, rows, sizeof *rows,
                                                      kolo_start_deadline(&s->start, parent->init_timeout_ms));
     if (status == KOLO_OK && s->start.child) *began = check_members(s, rows, &own);
