@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Kolo against another build of Kolo, in the same processes: the library that KOLO_BENCH_OTHER names is loaded
- * beside the one that the program is linked with. Started by kolorun; the other library's id travels over this
- * one's ranks.
+ * Kolo against another build of Kolo, in the same processes: the library that the first argument names is
+ * loaded beside the one that the program is linked with; with FILE,KEY=VALUE,... the same file may be both, and
+ * reads other parameters. Started by kolorun; the other library's id travels over this one's ranks.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "loop.h"
 
-#include <dlfcn.h>
+#include "../again.h"
+
 #include <kolo/job.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <stdbool.h>
 
 static struct {
     void *library;
@@ -19,6 +22,8 @@ static struct {
     kolo_status_t (*comm_init_rank)(kolo_comm_t *, int, kolo_unique_id_t, int, const kolo_config_t *);
     kolo_status_t (*comm_finalize)(kolo_comm_t);
     kolo_status_t (*comm_destroy)(kolo_comm_t);
+    kolo_status_t (*group_start)(void);
+    kolo_status_t (*group_end)(void);
     __typeof__(&kolo_all_reduce) all_reduce;
     __typeof__(&kolo_reduce) reduce;
     __typeof__(&kolo_broadcast) broadcast;
@@ -37,19 +42,22 @@ static void *find(const char *name)
     exit(1);
 }
 
-static void load(const char *path)
+static void must(kolo_status_t status)
 {
-    other.library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND) : NULL;
-    if (!other.library) {
-        fprintf(stderr, "peer-kolo: KOLO_BENCH_OTHER: %s\n",
-                path ? dlerror() : "want the path of the other library");
-        exit(1);
-    }
+    if (status == KOLO_OK) return;
+    fprintf(stderr, "peer-kolo: the other library: %s\n", other.get_last_error(NULL));
+    exit(1);
+}
+
+static void find_all(void)
+{
     *(void **)&other.get_last_error = find("kolo_get_last_error");
     *(void **)&other.get_unique_id = find("kolo_get_unique_id");
     *(void **)&other.comm_init_rank = find("kolo_comm_init_rank");
     *(void **)&other.comm_finalize = find("kolo_comm_finalize");
     *(void **)&other.comm_destroy = find("kolo_comm_destroy");
+    *(void **)&other.group_start = find("kolo_group_start");
+    *(void **)&other.group_end = find("kolo_group_end");
     *(void **)&other.all_reduce = find("kolo_all_reduce");
     *(void **)&other.reduce = find("kolo_reduce");
     *(void **)&other.broadcast = find("kolo_broadcast");
@@ -60,11 +68,22 @@ static void load(const char *path)
     *(void **)&other.recv = find("kolo_recv");
 }
 
-static void must(kolo_status_t status)
+/* FILE or FILE,KEY=VALUE,... */
+static void load(char *what)
 {
-    if (status == KOLO_OK) return;
-    fprintf(stderr, "peer-kolo: the other library: %s\n", other.get_last_error(NULL));
-    exit(1);
+    char *settings = what ? strchr(what, ',') : NULL;
+    again_t again = {.n = 0};
+    if (settings) *settings++ = 0;
+    if (what) other.library = settings ? again_load(what) : dlopen(what, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    if (!other.library || (settings && !again_enter(&again, settings))) {
+        fprintf(stderr, "peer-kolo: the other library as FILE or FILE,KEY=VALUE,...: %s\n",
+                what && !other.library ? dlerror() : "it is missing, or not so");
+        exit(1);
+    }
+    find_all();
+    must(other.group_start()); /* the first call reads the parameters */
+    must(other.group_end());
+    again_leave(&again);
 }
 
 static int call(int op, const float *src, float *dst, size_t n, int rank, int nranks, void *arg)
@@ -110,6 +129,7 @@ int main(int argc, char **argv)
     kolo_comm_t comm;
     kolo_unique_id_t id = {0};
     const peer_t peer = {"kolo", call, NULL};
+    if (kolo_group_start() != KOLO_OK || kolo_group_end() != KOLO_OK) return 1; /* reads this one's parameters */
     load(argv[1]);
     if (kolo_job_get_place(&job) != KOLO_OK || kolo_job_connect(&comm, NULL) != KOLO_OK) {
         fprintf(stderr, "init: %s\n", kolo_get_last_error(NULL));

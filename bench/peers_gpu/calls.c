@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One call of either library, in place or not. See peers_gpu.h.
+ * One call of a library, in place or not. See peers_gpu.h.
  */
 #include "peers_gpu.h"
 
@@ -99,6 +99,8 @@ char *result_of(const rank_t *r, op_t op, place_t place, size_t count, size_t *b
     return buffers_of(r, op, place, count).dst;
 }
 
+#define KOLOS_MUST(library, call) kolos_must((library), kolos[library].call, #call)
+
 /* ---- messages: group_start(), send(), recv(), group_end() of either library ---- */
 
 static void send_to(const rank_t *r, library_t library, size_t from, size_t count, int peer)
@@ -107,7 +109,7 @@ static void send_to(const rank_t *r, library_t library, size_t from, size_t coun
     if (library == NCCL)
         NCCL_MUST(nccl.send(src, count, nccl_types[r->o->type], peer, r->nccl, r->stream));
     else
-        KOLO_MUST(kolo_send(src, count, r->o->type, peer, r->kolo, r->stream));
+        KOLOS_MUST(library, send(src, count, r->o->type, peer, kolo_comm_of(r, library), r->stream));
 }
 static void recv_from(const rank_t *r, library_t library, char *buffer, size_t to, size_t count, int peer)
 {
@@ -115,7 +117,7 @@ static void recv_from(const rank_t *r, library_t library, char *buffer, size_t t
     if (library == NCCL)
         NCCL_MUST(nccl.recv(dst, count, nccl_types[r->o->type], peer, r->nccl, r->stream));
     else
-        KOLO_MUST(kolo_recv(dst, count, r->o->type, peer, r->kolo, r->stream));
+        KOLOS_MUST(library, recv(dst, count, r->o->type, peer, kolo_comm_of(r, library), r->stream));
 }
 
 static void mixed(const rank_t *r, library_t library, size_t count)
@@ -141,7 +143,7 @@ static void exchange(const rank_t *r, library_t library, op_t op, place_t place,
     if (library == NCCL)
         NCCL_MUST(nccl.group_start());
     else
-        KOLO_MUST(kolo_group_start());
+        KOLOS_MUST(library, group_start());
     if (op == SENDRECV) {
         send_to(r, library, 0, count, (r->rank + 1) % n);
         recv_from(r, library, r->dst, 0, count, (r->rank + n - 1) % n);
@@ -157,7 +159,7 @@ static void exchange(const rank_t *r, library_t library, op_t op, place_t place,
     if (library == NCCL)
         NCCL_MUST(nccl.group_end());
     else
-        KOLO_MUST(kolo_group_end());
+        KOLOS_MUST(library, group_end());
 }
 
 /* ---- collectives ---- */
@@ -186,37 +188,46 @@ static void call_nccl(const rank_t *r, op_t op, place_t place, size_t count)
         exchange(r, NCCL, op, place, count);
 }
 
-static void call_kolo(const rank_t *r, op_t op, place_t place, size_t count)
+static void call_kolo(const rank_t *r, library_t library, op_t op, place_t place, size_t count)
 {
     kolo_type_t type = r->o->type;
+    kolo_comm_t comm = kolo_comm_of(r, library);
     buffers_t b = buffers_of(r, op, place, count);
     if (op == ALL_REDUCE)
-        KOLO_MUST(kolo_all_reduce(b.src, b.dst, count, type, KOLO_SUM, r->kolo, r->stream));
+        KOLOS_MUST(library, all_reduce(b.src, b.dst, count, type, KOLO_SUM, comm, r->stream));
     else if (op == ALL_GATHER)
-        KOLO_MUST(kolo_all_gather(b.src, b.dst, count, type, r->kolo, r->stream));
+        KOLOS_MUST(library, all_gather(b.src, b.dst, count, type, comm, r->stream));
     else if (op == REDUCE_SCATTER)
-        KOLO_MUST(kolo_reduce_scatter(b.src, b.dst, count, type, KOLO_SUM, r->kolo, r->stream));
+        KOLOS_MUST(library, reduce_scatter(b.src, b.dst, count, type, KOLO_SUM, comm, r->stream));
     else if (op == BROADCAST)
-        KOLO_MUST(kolo_broadcast(b.src, b.dst, count, type, ROOT, r->kolo, r->stream));
+        KOLOS_MUST(library, broadcast(b.src, b.dst, count, type, ROOT, comm, r->stream));
     else if (op == REDUCE)
-        KOLO_MUST(kolo_reduce(b.src, b.dst, count, type, KOLO_SUM, ROOT, r->kolo, r->stream));
+        KOLOS_MUST(library, reduce(b.src, b.dst, count, type, KOLO_SUM, ROOT, comm, r->stream));
     else if (op == ALL_TO_ALL)
-        KOLO_MUST(kolo_all_to_all(b.src, b.dst, count, type, r->kolo, r->stream));
+        KOLOS_MUST(library, all_to_all(b.src, b.dst, count, type, comm, r->stream));
     else if (op == GATHER)
-        KOLO_MUST(kolo_gather(b.src, b.dst, count, type, ROOT, r->kolo, r->stream));
+        KOLOS_MUST(library, gather(b.src, b.dst, count, type, ROOT, comm, r->stream));
     else if (op == SCATTER)
-        KOLO_MUST(kolo_scatter(b.src, b.dst, count, type, ROOT, r->kolo, r->stream));
+        KOLOS_MUST(library, scatter(b.src, b.dst, count, type, ROOT, comm, r->stream));
     else
-        exchange(r, KOLO, op, place, count);
+        exchange(r, library, op, place, count);
+}
+
+static void one(const rank_t *r, library_t library, op_t op, place_t place, size_t count)
+{
+    if (library == NCCL)
+        call_nccl(r, op, place, count);
+    else
+        call_kolo(r, library, op, place, count);
 }
 
 void call(const rank_t *r, library_t library, op_t op, place_t place, size_t count)
 {
     static const op_t turns[] = {BROADCAST, REDUCE_SCATTER, ALL_GATHER, ALL_REDUCE};
-    void (*one)(const rank_t *, op_t, place_t, size_t) = library == NCCL ? call_nccl : call_kolo;
+    size_t all = count * (size_t)r->o->gpus;
     if (op != ALTERNATE) {
-        one(r, op, place, count);
+        one(r, library, op, place, count);
         return;
     }
-    for (int i = 0; i < 4; i++) one(r, turns[i], place, has_parts(turns[i]) ? count : count * (size_t)r->o->gpus);
+    for (int i = 0; i < 4; i++) one(r, library, turns[i], place, has_parts(turns[i]) ? count : all);
 }

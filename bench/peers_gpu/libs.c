@@ -40,7 +40,7 @@ static const function_t cuda_functions[] = {
     F(context_set, "cuCtxSetCurrent"),
     F(mem_alloc, "cuMemAlloc_v2"),
     F(mem_free, "cuMemFree_v2"),
-    F(mem_info, "cuMemGetInfo_v2"),
+    OPTIONAL(mem_info, "cuMemGetInfo_v2"),
     F(memset8, "cuMemsetD8Async"),
     F(memcpy, "cuMemcpyAsync"),
     F(stream_create, "cuStreamCreate"),
@@ -154,12 +154,14 @@ void libraries_open(const options_t *o)
     /* The switch of the machines that we measure on is shared: no multicast, on neither side. */
     setenv("NCCL_NVLS_ENABLE", "0", 1);
     open_one(o->driver_path, cuda_functions, sizeof cuda_functions / sizeof cuda_functions[0], &cuda);
-    open_one(o->nccl_path, nccl_functions, sizeof nccl_functions / sizeof nccl_functions[0], &nccl);
+    if (!o->alone) open_one(o->nccl_path, nccl_functions, sizeof nccl_functions / sizeof nccl_functions[0], &nccl);
     if (o->product)
         open_one(o->cublas_path, cublas_functions, sizeof cublas_functions / sizeof cublas_functions[0], &cublas);
+    variants_open(o);
     CUDA_MUST(cuda.init(0));
     CUDA_MUST(cuda.device_count(&devices));
     if (devices < o->gpus) die("%d GPUs are asked for, %d are there", o->gpus, devices);
+    if (o->init_rounds && !cuda.mem_info) die("--init: the driver has no cuMemGetInfo()");
     if (o->graph && (!cuda.capture_begin || !cuda.capture_end || !cuda.graph_instantiate || !cuda.graph_launch ||
                      !cuda.graph_exec_destroy || !cuda.graph_destroy))
         die("--graph: the driver lacks functions for graphs");

@@ -132,17 +132,32 @@ static void give_back(rank_t *r)
         CUDA_MUST(cuda.mem_free((uintptr_t)r->memory[1]));
     }
     meet(r);
-    KOLO_MUST(kolo_comm_finalize(r->kolo));
-    KOLO_MUST(kolo_comm_destroy(r->kolo));
-    NCCL_MUST(nccl.destroy(r->nccl));
+    for (int l = KOLO; l < (int)end_of_libraries(r->o); l++) {
+        kolos_must((library_t)l, kolos[l].finalize(kolo_comm_of(r, (library_t)l)), "comm_finalize()");
+        kolos_must((library_t)l, kolos[l].destroy(kolo_comm_of(r, (library_t)l)), "comm_destroy()");
+    }
+    if (!r->o->alone) NCCL_MUST(nccl.destroy(r->nccl));
+}
+
+/* The communicator of each Kolo, one after the other. */
+static void connect_kolos(rank_t *r)
+{
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    config.device = r->rank;
+    for (int l = KOLO; l < (int)end_of_libraries(r->o); l++) {
+        kolo_comm_t *comm = l < VARIANT ? &r->kolo : &r->variants[l - VARIANT];
+        if (r->rank == 0) kolos_must((library_t)l, kolos[l].get_unique_id(&r->shared->kolo_id), "get_unique_id()");
+        meet(r);
+        kolos_must((library_t)l, kolos[l].init_rank(comm, r->o->gpus, r->shared->kolo_id, r->rank, &config),
+                   "comm_init_rank()");
+        meet(r);
+    }
 }
 
 static void begin(rank_t *r)
 {
-    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
     int device;
     char name[128] = "";
-    config.device = r->rank;
     CUDA_MUST(cuda.device_get(&device, r->rank));
     CUDA_MUST(cuda.device_name(name, sizeof name, device));
     CUDA_MUST(cuda.context_retain(&r->context, device));
@@ -151,12 +166,11 @@ static void begin(rank_t *r)
     if (r->o->init_rounds) return;
     if (r->rank == 0) {
         snprintf(shared->doing, sizeof shared->doing, "initialisation");
-        NCCL_MUST(nccl.unique_id(&shared->nccl_id));
-        KOLO_MUST(kolo_get_unique_id(&shared->kolo_id));
+        if (!r->o->alone) NCCL_MUST(nccl.unique_id(&shared->nccl_id));
     }
     meet(r);
-    NCCL_MUST(nccl.init_rank(&r->nccl, r->o->gpus, shared->nccl_id, r->rank));
-    KOLO_MUST(kolo_comm_init_rank(&r->kolo, r->o->gpus, shared->kolo_id, r->rank, &config));
+    if (!r->o->alone) NCCL_MUST(nccl.init_rank(&r->nccl, r->o->gpus, shared->nccl_id, r->rank));
+    connect_kolos(r);
     allocate(r);
     fill_source(r);
     meet(r);
@@ -296,13 +310,26 @@ static void usage(void)
     die("usage: peers-gpu [OP...] [--gpus N] [--processes] [--graph] [--windows] [--min B] [--max B] [--factor N]\n"
         "  [--type T] [--rounds N] [--budget SECONDS] [--limit SECONDS] [--nccl PATH] [--driver PATH] [--init "
         "ROUNDS] [--json "
-        "FILE] [--product ORDER [--cublas PATH]] [--piece B] [--place in|out] [--odd] [--offset ELEMENTS]\n"
+        "FILE] [--product ORDER [--cublas PATH]] [--piece B] [--place in|out] [--odd] [--offset ELEMENTS] "
+        "[--variant KEY=VALUE,...]...\n"
         "OP: all_reduce all_gather reduce_scatter all_to_all broadcast reduce gather scatter sendrecv mixed "
         "alternate; none: all of them. B: 8, 64K, 8G.\n"
         "Prints NCCL's time and Kolo's for each size and their ratio; NVLink multicast is off "
         "(NCCL_NVLS_ENABLE=0).\n"
         "--product: a product of square bfloat16 matrices (cuBLAS) beside an all_reduce of --max bytes.\n"
+        "--variant: Kolo once more, with these parameters, by turns with the others. --nccl none: without NCCL.\n"
         "--piece: buffers in pieces of so many bytes (a multiple of 2M) that the program maps beside each other.");
+}
+
+static void parse_ops(int argc, char **argv)
+{
+    for (int i = optind; i < argc; i++) {
+        int op = 0;
+        while (op < OPS && strcmp(op_names[op], argv[i]) != 0) op++;
+        if (op == OPS) usage();
+        options.ops[op] = true;
+    }
+    for (int op = 0; op < OPS && optind == argc && !options.product; op++) options.ops[op] = true;
 }
 
 static void parse(int argc, char **argv, int *child, int *fd)
@@ -313,7 +340,8 @@ static void parse(int argc, char **argv, int *child, int *fd)
         {"rounds", 1, NULL, 'r'}, {"budget", 1, NULL, 'B'},    {"limit", 1, NULL, 'l'},  {"nccl", 1, NULL, 'N'},
         {"json", 1, NULL, 'j'},   {"driver", 1, NULL, 'D'},    {"child", 1, NULL, 'C'},  {"shared", 1, NULL, 'F'},
         {"init", 1, NULL, 'I'},   {"product", 1, NULL, 'P'},   {"cublas", 1, NULL, 'L'}, {"piece", 1, NULL, 'V'},
-        {"place", 1, NULL, 'O'},  {"odd", 0, NULL, 'd'},       {"offset", 1, NULL, 'o'}, {NULL, 0, NULL, 0}};
+        {"place", 1, NULL, 'O'},  {"odd", 0, NULL, 'd'},       {"offset", 1, NULL, 'o'}, {"variant", 1, NULL, 'v'},
+        {NULL, 0, NULL, 0}};
     for (int c; (c = getopt_long(argc, argv, "", longs, NULL)) != -1;) {
         switch (c) {
         case 'n':
@@ -371,8 +399,13 @@ static void parse(int argc, char **argv, int *child, int *fd)
         case 'l':
             options.limit_s = atoi(optarg);
             break;
+        case 'v':
+            if (options.nvariants == MOST_VARIANTS) die("at most %d --variant", MOST_VARIANTS);
+            options.variants[options.nvariants++] = optarg;
+            break;
         case 'N':
             options.nccl_path = optarg;
+            options.alone = strcmp(optarg, "none") == 0;
             break;
         case 'D':
             options.driver_path = optarg;
@@ -392,16 +425,11 @@ static void parse(int argc, char **argv, int *child, int *fd)
     }
     if (options.init_rounds) options.max = 32u << 20; /* what it uses its communicators for */
     if (options.product) options.ops[ALL_REDUCE] = true;
-    for (int i = optind; i < argc; i++) {
-        int op = 0;
-        while (op < OPS && strcmp(op_names[op], argv[i]) != 0) op++;
-        if (op == OPS) usage();
-        options.ops[op] = true;
-    }
-    for (int op = 0; op < OPS && optind == argc && !options.product; op++) options.ops[op] = true;
+    parse_ops(argc, argv);
     if (options.gpus < 1 || options.gpus > MOST_RANKS || options.min < 1 || options.max < options.min ||
         options.factor < 2 || options.offset < 0 || options.offset > 1024 || options.product < 0 ||
-        options.product % 8 || options.rounds < 1 || options.rounds > 100 || options.limit_s < 1)
+        options.product % 8 || options.rounds < 1 || options.rounds > 100 || options.limit_s < 1 ||
+        (options.alone && (options.windows || options.init_rounds || options.product)))
         usage();
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How long a call takes, in turn by NCCL and by Kolo. All ranks meet, each takes the host's clock, makes its calls
- * one behind the other (or launches a graph that holds them), waits for the stream and takes the clock again; the
- * slowest rank's time over the number of calls is one figure, and the row has the median of the rounds. Both
- * libraries get the same number of calls.
+ * How long a call takes, in turn by NCCL, by Kolo and by its variants. All ranks meet, each takes the host's clock,
+ * makes its calls one behind the other (or launches a graph that holds them), waits for the stream and takes the
+ * clock again; the slowest rank's time over the number of calls is one figure, and the row has the median of the
+ * rounds. All libraries get the same number of calls.
  */
 #include "peers_gpu.h"
 
@@ -67,16 +67,18 @@ static double once(rank_t *r, library_t library, op_t op, place_t place, size_t 
     return worst;
 }
 
-/* Rank 0 decides by how long the slower of both takes at its best, and all ranks get the same. */
+/* Rank 0 decides by how long the slowest takes at its best, and all ranks get the same. */
 static void decide(rank_t *r, op_t op, place_t place, size_t count)
 {
-    double best[LIBRARIES] = {0}, slow;
-    for (int i = 0; i < 4 * LIBRARIES; i++) {
-        int l = i % LIBRARIES;
-        double us = once(r, (library_t)l, op, place, count, CALLS_LEAST, NULL);
-        if (i < LIBRARIES || us < best[l]) best[l] = us;
+    double slow = 0;
+    for (int l = first_library(r->o); l < (int)end_of_libraries(r->o); l++) {
+        double best = 0;
+        for (int i = 0; i < 4; i++) {
+            double us = once(r, (library_t)l, op, place, count, CALLS_LEAST, NULL);
+            if (i == 0 || us < best) best = us;
+        }
+        if (best > slow) slow = best;
     }
-    slow = best[NCCL] > best[KOLO] ? best[NCCL] : best[KOLO];
     if (r->rank == 0) {
         double calls = ROUND_US / (slow > 0.1 ? slow : 0.1), rounds;
         if (calls < CALLS_LEAST) calls = CALLS_LEAST;
@@ -90,14 +92,23 @@ static void decide(rank_t *r, op_t op, place_t place, size_t count)
     meet(r);
 }
 
+static void capture_all(rank_t *r, op_t op, place_t place, size_t count, int calls, graph_t *graphs)
+{
+    for (int l = first_library(r->o); l < (int)end_of_libraries(r->o) && r->o->graph; l++) {
+        capture(r, (library_t)l, op, place, count, calls, &graphs[l]);
+        once(r, (library_t)l, op, place, count, calls, &graphs[l]); /* the first launch uploads it */
+    }
+}
+
 static void measure_place(rank_t *r, op_t op, place_t place, size_t count, row_t *row)
 {
-    double us[LIBRARIES][ROUNDS_MOST + 1];
-    graph_t graphs[LIBRARIES];
+    int first = first_library(r->o), end = end_of_libraries(r->o);
+    double us[MOST_LIBRARIES][ROUNDS_MOST + 1];
+    graph_t graphs[MOST_LIBRARIES];
     if (r->rank == 0)
         snprintf(r->shared->doing, sizeof r->shared->doing, "%s of %llu bytes, %s", op_names[op],
                  (unsigned long long)row->bytes, place_names[place]);
-    for (int l = 0; l < LIBRARIES; l++) {
+    for (int l = first; l < end; l++) {
         for (int i = 0; i < WARM_UPS; i++) call(r, (library_t)l, op, place, count);
         CUDA_MUST(cuda.stream_sync(r->stream));
         meet(r);
@@ -106,23 +117,20 @@ static void measure_place(rank_t *r, op_t op, place_t place, size_t count, row_t
     decide(r, op, place, count);
     int calls = atomic_load(&r->shared->calls), rounds = atomic_load(&r->shared->rounds);
     if (rounds > ROUNDS_MOST) rounds = ROUNDS_MOST;
-    for (int l = 0; l < LIBRARIES && r->o->graph; l++) {
-        capture(r, (library_t)l, op, place, count, calls, &graphs[l]);
-        once(r, (library_t)l, op, place, count, calls, &graphs[l]); /* the first launch uploads it */
-    }
+    capture_all(r, op, place, count, calls, graphs);
     for (int i = 0; i < rounds; i++) {
-        for (int k = 0; k < LIBRARIES; k++) {
-            library_t l = (library_t)((i + k) % LIBRARIES); /* each is first as often as the other */
-            us[l][i] = once(r, l, op, place, count, calls, r->o->graph ? &graphs[l] : NULL);
+        for (int k = 0; k < end - first; k++) {
+            int l = first + (i + k) % (end - first); /* each is first as often as the others */
+            us[l][i] = once(r, (library_t)l, op, place, count, calls, r->o->graph ? &graphs[l] : NULL);
         }
     }
-    for (int l = 0; l < LIBRARIES && r->o->graph; l++) {
+    for (int l = first; l < end && r->o->graph; l++) {
         CUDA_MUST(cuda.graph_exec_destroy(graphs[l].exec));
         CUDA_MUST(cuda.graph_destroy(graphs[l].graph));
     }
     row->calls = calls;
     row->rounds = rounds;
-    for (int l = 0; l < LIBRARIES && r->rank == 0; l++) row->us[place][l] = median(us[l], rounds);
+    for (int l = first; l < end && r->rank == 0; l++) row->us[place][l] = median(us[l], rounds);
 }
 
 void measure(rank_t *r, op_t op, uint64_t bytes, row_t *row)

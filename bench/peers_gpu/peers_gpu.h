@@ -13,8 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MOST_RANKS 16
-#define MOST_SIZES 64
+#define MOST_RANKS    16
+#define MOST_SIZES    64
+#define MOST_VARIANTS 12
 
 /* MIXED: a group of messages of many lengths between all pairs. ALTERNATE: a broadcast, a reduce_scatter, an
  * all_gather and an all_reduce of the same buffer, as one call. */
@@ -38,7 +39,9 @@ extern const char *const op_names[OPS];
 typedef enum { OUT_OF_PLACE, IN_PLACE, PLACES } place_t;
 extern const char *const place_names[PLACES];
 
-typedef enum { NCCL, KOLO, LIBRARIES } library_t;
+/* From VARIANT on: Kolo with other parameters, as --variant names them. */
+typedef enum { NCCL, KOLO, LIBRARIES, VARIANT = LIBRARIES } library_t;
+#define MOST_LIBRARIES (VARIANT + MOST_VARIANTS)
 
 typedef struct {
     int gpus;
@@ -55,7 +58,20 @@ typedef struct {
     double budget_s; /* of each library at each size */
     int limit_s;     /* of the whole run */
     const char *driver_path, *nccl_path, *cublas_path, *json_path;
+    const char *variants[MOST_VARIANTS]; /* KEY=VALUE,... */
+    int nvariants;
+    bool alone; /* --nccl none */
 } options_t;
+
+/* Those that are measured: from first_library() to before end_of_libraries(). */
+static inline library_t first_library(const options_t *o)
+{
+    return o->alone ? KOLO : NCCL;
+}
+static inline library_t end_of_libraries(const options_t *o)
+{
+    return (library_t)(VARIANT + o->nvariants);
+}
 
 /* ---- libs.c: results other than 0 end the process with words ---- */
 
@@ -136,14 +152,39 @@ typedef struct { /* libcublas */
                 int compute, int algo);
 } cublas_t;
 
+/* What is called of each Kolo. */
+typedef struct {
+    __typeof__(&kolo_get_last_error) get_last_error;
+    __typeof__(&kolo_get_unique_id) get_unique_id;
+    __typeof__(&kolo_comm_init_rank) init_rank;
+    __typeof__(&kolo_comm_finalize) finalize;
+    __typeof__(&kolo_comm_destroy) destroy;
+    __typeof__(&kolo_group_start) group_start;
+    __typeof__(&kolo_group_end) group_end;
+    __typeof__(&kolo_all_reduce) all_reduce;
+    __typeof__(&kolo_all_gather) all_gather;
+    __typeof__(&kolo_reduce_scatter) reduce_scatter;
+    __typeof__(&kolo_broadcast) broadcast;
+    __typeof__(&kolo_reduce) reduce;
+    __typeof__(&kolo_all_to_all) all_to_all;
+    __typeof__(&kolo_gather) gather;
+    __typeof__(&kolo_scatter) scatter;
+    __typeof__(&kolo_send) send;
+    __typeof__(&kolo_recv) recv;
+} kolo_functions_t;
+
 extern cuda_t cuda;
 extern nccl_t nccl;
+extern kolo_functions_t kolos[MOST_LIBRARIES]; /* from KOLO on */
 extern cublas_t cublas;
 void libraries_open(const options_t *o);
 void die(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 void cuda_must(int result, const char *what);
 void nccl_must(int result, const char *what);
 void kolo_must(kolo_status_t status, const char *what);
+void kolos_must(library_t library, kolo_status_t status, const char *what);
+/* variants.c: loads the library once more for each variant, which reads its parameters then. */
+void variants_open(const options_t *o);
 #define CUDA_MUST(call) cuda_must((call), #call)
 #define NCCL_MUST(call) nccl_must((call), #call)
 #define KOLO_MUST(call) kolo_must((call), #call)
@@ -165,12 +206,17 @@ typedef struct {
     int rank, turn;
     void *context, *stream;
     nccl_comm_t nccl;
-    kolo_comm_t kolo;
+    kolo_comm_t kolo, variants[MOST_VARIANTS];
     char *src, *dst; /* device */
     char *memory[2]; /* what they lie in */
     size_t bytes;    /* of each, from there */
     void *src_window, *dst_window;
 } rank_t;
+
+static inline kolo_comm_t kolo_comm_of(const rank_t *r, library_t library)
+{
+    return library < VARIANT ? r->kolo : r->variants[library - VARIANT];
+}
 
 /* All ranks; ends the process when one has given up. */
 void meet(rank_t *r);
@@ -192,7 +238,7 @@ char *result_of(const rank_t *r, op_t op, place_t place, size_t count, size_t *b
 
 /* Small integers, other ones on each rank. */
 void fill_source(const rank_t *r);
-/* Runs both and compares what they leave in the first and the last bytes of the result. */
+/* Runs all and compares what they leave in the first and the last bytes of the result. */
 void compare(rank_t *r, op_t op, place_t place, size_t count, uint64_t bytes);
 
 /* ---- measure.c ---- */
@@ -200,8 +246,8 @@ void compare(rank_t *r, op_t op, place_t place, size_t count, uint64_t bytes);
 typedef struct {
     op_t op;
     uint64_t bytes;
-    double us[PLACES][LIBRARIES]; /* medians of the slowest rank's time for one call; 0: not asked for */
-    int calls, rounds;            /* of the last place */
+    double us[PLACES][MOST_LIBRARIES]; /* medians of the slowest rank's time for one call; 0: not asked for */
+    int calls, rounds;                 /* of the last place */
 } row_t;
 /* Collective; the row is filled in on rank 0. */
 void measure(rank_t *r, op_t op, uint64_t bytes, row_t *row);

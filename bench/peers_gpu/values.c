@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is in the buffers, and whether both libraries come to the same. See peers_gpu.h.
+ * What is in the buffers, and whether all libraries come to the same. See peers_gpu.h.
  */
 #include "exec/host/reduce_types.h"
 #include "peers_gpu.h"
@@ -63,29 +63,41 @@ static void fill_again(const rank_t *r, place_t place)
     CUDA_MUST(cuda.memcpy((uintptr_t)r->memory[1], (uintptr_t)r->memory[0], r->bytes, r->stream));
 }
 
+/* What one leaves: the first `part` bytes of its result and, behind them, the last. */
+static void result_by(rank_t *r, library_t library, op_t op, place_t place, size_t count, char *host)
+{
+    size_t n, part;
+    char *result = result_of(r, op, place, count, &n);
+    part = n < COMPARED ? n : COMPARED;
+    fill_again(r, place);
+    if (place == OUT_OF_PLACE && n) CUDA_MUST(cuda.memset8((uintptr_t)result, 0xa5, n, r->stream));
+    call(r, library, op, place, count);
+    if (n) {
+        CUDA_MUST(cuda.memcpy((uintptr_t)host, (uintptr_t)result, part, r->stream));
+        CUDA_MUST(cuda.memcpy((uintptr_t)host + part, (uintptr_t)result + n - part, part, r->stream));
+    }
+    CUDA_MUST(cuda.stream_sync(r->stream));
+    meet(r);
+}
+
 void compare(rank_t *r, op_t op, place_t place, size_t count, uint64_t bytes)
 {
     size_t n, part;
-    char *result = result_of(r, op, place, count, &n),
-         *host[LIBRARIES] = {malloc(2 * COMPARED), malloc(2 * COMPARED)};
-    if (!host[NCCL] || !host[KOLO]) die("out of memory");
+    library_t first = first_library(r->o);
+    char *wanted = malloc(2 * COMPARED), *host = malloc(2 * COMPARED);
+    if (!wanted || !host) die("out of memory");
+    result_of(r, op, place, count, &n);
     part = n < COMPARED ? n : COMPARED;
-    for (int l = 0; l < LIBRARIES; l++) {
-        fill_again(r, place);
-        if (place == OUT_OF_PLACE && n) CUDA_MUST(cuda.memset8((uintptr_t)result, 0xa5, n, r->stream));
-        call(r, (library_t)l, op, place, count);
-        if (n) {
-            CUDA_MUST(cuda.memcpy((uintptr_t)host[l], (uintptr_t)result, part, r->stream));
-            CUDA_MUST(cuda.memcpy((uintptr_t)host[l] + part, (uintptr_t)result + n - part, part, r->stream));
-        }
-        CUDA_MUST(cuda.stream_sync(r->stream));
-        meet(r);
+    result_by(r, first, op, place, count, wanted);
+    for (int l = first + 1; l < (int)end_of_libraries(r->o); l++) {
+        size_t i = 0;
+        result_by(r, (library_t)l, op, place, count, host);
+        while (i < 2 * part && wanted[i] == host[i]) i++;
+        if (i < 2 * part)
+            die("rank %d: %s of %llu bytes, %s: columns 1 and %d (%s) differ from byte %zu on", r->rank,
+                op_names[op], (unsigned long long)bytes, place_names[place], l - (int)first + 1,
+                l < VARIANT ? "Kolo" : r->o->variants[l - VARIANT], i < part ? i : n - 2 * part + i);
     }
-    size_t i = 0;
-    while (n && i < 2 * part && host[NCCL][i] == host[KOLO][i]) i++;
-    if (n && i < 2 * part)
-        die("rank %d: %s of %llu bytes, %s: NCCL and Kolo differ from byte %zu on", r->rank, op_names[op],
-            (unsigned long long)bytes, place_names[place], i < part ? i : n - 2 * part + i);
-    free(host[NCCL]);
-    free(host[KOLO]);
+    free(wanted);
+    free(host);
 }

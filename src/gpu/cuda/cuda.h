@@ -40,7 +40,7 @@ bool kolo_cuda_built(void);
 enum { KOLO_CUDA_EARLY_NEVER, KOLO_CUDA_EARLY_ALWAYS, KOLO_CUDA_EARLY_GRAPHS };
 typedef struct {
     int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, two_bytes; /* 0: automatic */
-    int64_t message_lines_bytes, give_bytes, pipe_bytes, chain_bytes;
+    int64_t message_lines_bytes, give_bytes, pipe_bytes, chain_bytes, chain_row;
     int64_t poison, early; /* early: KOLO_CUDA_EARLY_* */
 } kolo_cuda_options_t;
 extern kolo_cuda_options_t kolo_cuda_options;
@@ -63,7 +63,7 @@ typedef struct {
     uint64_t pipe, pipe_reduce; /* shortest all_reduce and reduce by tiles (piped.cuh) */
     uint64_t chain;             /* shortest reduce from neighbour to neighbour (chain.cuh) */
     uint32_t chain_blocks;      /* a third of those there */
-    uint32_t chain_row;         /* bytes that all of them have under way there, about */
+    uint64_t chain_row;         /* bytes that all of them have under way there, about */
     uint32_t blocks, ll_blocks, ll128_blocks; /* blocks: of a role, where by_length has no other number */
     uint32_t most_blocks;                     /* of a role, of any operation */
     const kolo_cuda_blocks_t *by_length;      /* rising lengths of each collective; NULL: none */

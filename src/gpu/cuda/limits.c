@@ -80,6 +80,13 @@ static const kolo_param_t rows[] = {
      .help = "Smallest reduce of more than two GPUs, in bytes, that goes from neighbour to neighbour, "
              "if its sums need not be in the order of ranks; 0: as measured",
      .value = &kolo_cuda_options.chain_bytes},
+    {.key = "KOLO_GPU_CHAIN_ROW",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = 1 << 30,
+     .must_agree = true,
+     .help = "Bytes of the tiles of a reduce from neighbour to neighbour, of all blocks together; 0: as measured",
+     .value = &kolo_cuda_options.chain_row},
     {.key = "KOLO_GPU_POISON",
      .kind = KOLO_PARAM_INT,
      .def = "-1",
@@ -210,6 +217,7 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
     take(&limits->pipe, (uint64_t)o->pipe_bytes);
     if (nranks > 2) take(&limits->pipe_reduce, (uint64_t)o->pipe_bytes);
     take(&limits->chain, (uint64_t)o->chain_bytes);
+    take(&limits->chain_row, (uint64_t)o->chain_row);
     if (blocks) blocks_of_a_role(limits, (uint32_t)blocks);
     if (limits->most_blocks < limits->blocks) limits->most_blocks = limits->blocks;
 }
