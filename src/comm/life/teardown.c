@@ -215,7 +215,8 @@ static kolo_status_t visit_end(kolo_body_t *body, bool meet, bool here)
     /* what was queued before still runs; only this thread draws tickets */
     if (atomic_load(&h->state) == state) atomic_store(&h->last_ticket, atomic_load(&h->tickets));
     if (!atomic_compare_exchange_strong(&h->state, &state, KOLO_COMM_FINALIZING)) {
-        if (!meet && state == KOLO_COMM_FAILED && atomic_load(&h->quiet)) return kolo_device_drain(body);
+        if (!meet && state == KOLO_COMM_FAILED && atomic_load(&h->quiet))
+            return kolo_lost_ends(body, kolo_device_drain(body)); /* what still runs may need who has gone */
         return kolo_fail_prefix(kolo_handle_refuse(h, state),
                                 "%s: ", meet ? kolo_plan_call_name(body->life.ends_as) : "comm_leave");
     }

@@ -125,10 +125,32 @@ static void a_scalar_behind_a_busy_stream(me_t *me)
     EQ(at(me, a, 9), 2.0F * (float)me->n);
 }
 
+/* The others have an operation under way that needs the rank which aborts, and destroy sooner or later after it. */
+static void destroy_beside_an_abort_names_the_rank(me_t *me)
+{
+    for (int round = 0; on_gpu() && round < 2; round++) {
+        ncclComm_t child = NULL;
+        float *a = floats(me, 10, 1);
+        OK(ncclCommSplit(me->comm, 0, me->rank, &child, NULL));
+        works(me, child, me->n);
+        if (me->rank > 0) OK(ncclAllReduce(a, a, 10, ncclFloat32, ncclSum, child, me->stream));
+        meet(me);
+        if (me->rank == 0) {
+            OK(ncclCommAbort(child));
+        } else {
+            nanosleep(&(struct timespec){.tv_nsec = round * 1000000L}, NULL);
+            IS(ncclRemoteError, ncclCommDestroy(child));
+        }
+        sync_stream(me);
+        meet(me);
+    }
+}
+
 const case_t late_cases[] = {
     {"a_scalar_behind_a_busy_stream", a_scalar_behind_a_busy_stream, EACH},
     {"a_late_rank_is_named", a_late_rank_is_named, EACH},
     {"a_late_rank_is_named_by_finalize_and_destroy", a_late_rank_is_named_by_finalize_and_destroy, EACH},
     {"a_late_rank_is_named_in_the_log", a_late_rank_is_named_in_the_log, EACH},
+    {"destroy_beside_an_abort_names_the_rank", destroy_beside_an_abort_names_the_rank, EACH},
     {NULL, NULL, EACH},
 };
