@@ -34,6 +34,9 @@ void kolo_device_levels_look_away(
     struct kolo_body *body); /* stops the watch of its kernels, before the executor is closed */
 /* Passes a mismatch that a part has found to all ranks of its owner. Not with locks held. */
 void kolo_device_levels_tell(struct kolo_body *part);
+/* Passes what ended the parts of a communicator on to the whole, a wait of which has failed: news may come to a
+ * part first. Returns the status that the wait has by them. Not with locks held. */
+kolo_status_t kolo_device_levels_hear(struct kolo_body *body, kolo_status_t status);
 /* Returns the owner's number of a rank of a part; of another communicator the rank itself. */
 int kolo_device_levels_rank(const struct kolo_body *body, int rank);
 void kolo_device_levels_close(struct kolo_body *body);

@@ -155,6 +155,7 @@ static void fail(void *arg, kolo_status_t status, const kolo_exec_call_t *c)
 {
     kolo_body_t *body = ((kolo_host_side_t *)arg)->owner, *part = ((kolo_host_side_t *)arg)->body;
     if (part->levels.owner) translate(part, status);
+    status = kolo_device_levels_hear(body, status);
     if (!c) {
         kolo_body_fail(body, status);
         return;

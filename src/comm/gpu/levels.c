@@ -146,20 +146,6 @@ static kolo_status_t watch_inside(kolo_body_t *inside, void *state)
     return kolo_device_watch_start(inside);
 }
 
-int kolo_device_levels_rank(const kolo_body_t *body, int rank)
-{
-    return body->levels.owner ? body->levels.owner_ranks[rank] : rank;
-}
-
-void kolo_device_levels_tell(kolo_body_t *part)
-{
-    kolo_difference_t d;
-    if (!part->levels.owner || !kolo_diag_found_difference(part->oob, &d)) return;
-    d.rank = kolo_device_levels_rank(part, d.rank);
-    d.other = kolo_device_levels_rank(part, d.other);
-    kolo_diag_note_difference(part->levels.owner->oob, &d);
-}
-
 kolo_status_t kolo_device_levels_open(void *arg, const kolo_exec_env_t *env, void **state)
 {
     kolo_body_t *body = arg;

@@ -194,6 +194,16 @@ kolo_status_t kolo_device_queue(const kolo_device_work_t *w)
     return KOLO_OK;
 }
 
+bool kolo_device_fails(const kolo_body_t *body, kolo_status_t status)
+{
+    return status == KOLO_ERR_SYSTEM || (status == KOLO_ERR_ABORTED && body->levels.inside);
+}
+
+kolo_status_t kolo_device_fail(const kolo_device_work_t *w, kolo_status_t status)
+{
+    return kolo_body_fail_operation(w->body, kolo_device_levels_hear(w->body, status), w->calls, w->count);
+}
+
 void kolo_device_work_end(kolo_device_work_t *w)
 {
     if (w->list != &w->one) free(w->list);
@@ -232,8 +242,9 @@ kolo_status_t kolo_device_submit(kolo_call_t *call)
         status = kolo_device_prepare(&w);
         if (status == KOLO_OK) status = kolo_device_queue(&w); /* which looks at all that it has first */
         kolo_device_work_end(&w);
-        if (status != KOLO_OK && status != KOLO_ERR_SYSTEM) kolo_device_refuse(&w);
-        if (status == KOLO_ERR_SYSTEM) status = kolo_body_fail_operation(comm->body, status, call, 1);
+        bool fails = kolo_device_fails(comm->body, status);
+        if (status != KOLO_OK && !fails) kolo_device_refuse(&w);
+        if (fails) status = kolo_device_fail(&w, status);
     } else if (comm->error_is_news) {
         kolo_lost_refused(comm->body, call, 1);
     }
