@@ -5,11 +5,14 @@
 #include "tune/table.h"
 
 #include "base/clock.h"
+#include "base/file/fds.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 typedef struct {
     const char *name;
@@ -229,11 +232,27 @@ kolo_status_t kolo_tune_table_parse(const char *text, size_t bytes, const char *
                      "%s has no line \"end\": it was cut off, or is not a table of kolo-tune", name);
 }
 
+/* Opens it. A pipe must not hold us up: nobody may ever write to it. */
+static kolo_status_t open_table(const char *path, FILE **file)
+{
+    struct stat stat;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd >= 0 && fstat(fd, &stat) == 0 && !S_ISREG(stat.st_mode)) {
+        kolo_fd_close(fd);
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "the table file %s is not a regular file", path);
+    }
+    *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    if (*file) return KOLO_OK;
+    kolo_status_t status =
+        kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cannot read the table file %s: %s", path, strerror(errno));
+    if (fd >= 0) kolo_fd_close(fd);
+    return status;
+}
+
 kolo_status_t kolo_tune_table_read(const char *path, kolo_tune_table_t *table)
 {
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "cannot read the table file %s: %s", path, strerror(errno));
+    FILE *file;
+    KOLO_TRY(open_table(path, &file));
     char *text = malloc(KOLO_TUNE_TABLE_BYTES + 1);
     if (!text) {
         fclose(file);

@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static kolo_tune_table_t table;
@@ -188,6 +189,12 @@ static void test_load_says_what_is_wrong(void **s)
     assert_int_equal(kolo_tune_load(), KOLO_ERR_INVALID_ARGUMENT);
     unlink(path);
     assert_non_null(strstr(kolo_error_text(), "line 2"));
+    assert_int_equal(mkfifo(path, 0600), 0); /* nobody writes to it: a start waited for ever */
+    alarm(20);
+    assert_int_equal(kolo_tune_load(), KOLO_ERR_INVALID_ARGUMENT);
+    alarm(0);
+    unlink(path);
+    assert_non_null(strstr(kolo_error_text(), "is not a regular file"));
     kolo_tune_config.file = NULL;
 }
 
