@@ -73,6 +73,7 @@ static uint64_t lines_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *
     return most < room ? most : room;
 }
 
+/* Returns the longest part for lines of 128 bytes. In a gather each rank sends its own once. */
 static uint64_t lines128_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
 {
     uint64_t room = (uint64_t)s->layout.ll128_blocks * (s->layout.ll128_bytes / 128 * 120);
@@ -81,7 +82,7 @@ static uint64_t lines128_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_
     uint64_t most = call->coll == KOLO_COLL_ALL_REDUCE ? s->limits.ll128_all_reduce
                     : handed                           ? s->limits.ll128_handed
                                                        : s->limits.ll128_others;
-    most /= s->layout.nranks > 2 ? s->layout.nranks - 1 : 1;
+    if (s->layout.nranks > 2 && call->coll != KOLO_COLL_GATHER) most /= s->layout.nranks - 1;
     return most < room ? most : room;
 }
 

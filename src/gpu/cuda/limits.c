@@ -128,11 +128,12 @@ static const kolo_cuda_limits_t between_two = {.ll_all_reduce = 384u << 10,
 /* More blocks keep more under way, and those of the links that all use at once get in each other's way. */
 static const kolo_cuda_blocks_t more_by_length[] = {
     {KOLO_COLL_BROADCAST, 16u << 20, 96},   {KOLO_COLL_BROADCAST, 32u << 20, 32},
-    {KOLO_COLL_ALL_REDUCE, 256u << 20, 44}, {KOLO_COLL_REDUCE, 1u << 20, 24}, /* by loads */
-    {KOLO_COLL_REDUCE, 160u << 20, 96},
+    {KOLO_COLL_ALL_REDUCE, 256u << 20, 44}, {KOLO_COLL_REDUCE, 1u << 20, 16}, /* by loads */
+    {KOLO_COLL_REDUCE, 48u << 20, 24},      {KOLO_COLL_REDUCE, 160u << 20, 96},
 };
 /* Measured on four H200 (bench/results/gpu-4.txt). One step by lines sends the whole vector to each rank, so
- * choose.c divides its limits by the number of others; from there on an all_reduce goes in two steps by lines. */
+ * choose.c divides its limits by the number of others, but for a gather; from there on an all_reduce goes in two
+ * steps by lines. */
 static const kolo_cuda_limits_t among_more = {.ll_all_reduce = 384u << 10,
                                               .ll_others = 384u << 10,
                                               .ll128_all_reduce = 1152u << 10,
