@@ -197,27 +197,35 @@ static void read_ticks(double *all, double *stolen)
     fclose(f);
 }
 
-/* So many calls without a pause; the time is the slowest rank's. */
-static turn_t take_turn(const bench_t *b, bool peer, int op, size_t n, int calls)
+/* Calls without a pause for so long, in parts whose times are added: each is as many calls as should take an eighth
+ * of it, for a call may take a hundred times as long as the one before where the host takes cores away. The time is
+ * the slowest rank's. *part: how many calls the next part has. */
+static turn_t take_turn(const bench_t *b, bool peer, int op, size_t n, double want_us, int *part)
 {
-    double all[2], stolen[2];
+    enum { LEAST = 2, MOST = 50000 };
+    double all[2], stolen[2], us = 0, calls = 0;
     must(kolo_barrier(b->comm, NULL));
     read_ticks(&all[0], &stolen[0]);
-    double start = now_us();
-    for (int i = 0; i < calls; i++) one_call(b, peer, op, i, n);
-    double us = agreed_max(b, now_us() - start);
+    do {
+        must(kolo_barrier(b->comm, NULL));
+        double start = now_us();
+        for (int i = 0; i < *part; i++) one_call(b, peer, op, i, n);
+        double took = agreed_max(b, now_us() - start), fit = want_us / 8 * *part / (took + 0.01);
+        us += took;
+        calls += *part;
+        if (fit > 8.0 * *part) fit = 8.0 * *part;
+        *part = fit < LEAST ? LEAST : fit > MOST ? MOST : (int)fit;
+    } while (us < want_us);
     read_ticks(&all[1], &stolen[1]);
     double ticks = all[1] - all[0];
     return (turn_t){us / calls, ticks > 0 ? (stolen[1] - stolen[0]) / ticks : 0};
 }
 
-/* Turns as long as fit into the budget, half of it for each; at least two of each, more only within thrice the
- * budget. */
+/* Turns within the budget, half of it for each; at least two of each, more only within thrice the budget. */
 static void run_turns(const bench_t *b, int op, size_t bytes)
 {
-    enum { LEAST = 2, MOST = 50000 };
     size_t n = count_of(b, op, bytes);
-    int calls[2] = {LEAST, LEAST};
+    int part[2] = {2, 2};
     if (check(b, op, n)) return;
     double begun = 0;
     for (int t = -1; t < b->turns && (t < 2 || agreed_max(b, now_us() - begun) < 3e6 * b->budget); t++) {
@@ -225,9 +233,7 @@ static void run_turns(const bench_t *b, int op, size_t bytes)
         if (t == 0) begun = now_us(); /* the first ones only find how long a call takes */
         for (int i = 0; i < 2; i++) {
             int who = (t ^ i) & 1; /* each goes first in turn */
-            turn[who] = take_turn(b, who == 0, op, n, calls[who]);
-            double fit = b->budget * 5e5 / b->turns / (turn[who].us + 0.01);
-            calls[who] = fit < LEAST ? LEAST : fit > MOST ? MOST : (int)fit;
+            turn[who] = take_turn(b, who == 0, op, n, b->budget * (t < 0 ? 1e4 : 5e5) / b->turns, &part[who]);
         }
         if (b->rank || t < 0) continue;
         printf("turn %s %d %zu %s %.3f %.3f %.4f %.4f\n", names[op], b->nranks, bytes, b->peer->name, turn[0].us,
