@@ -3,7 +3,8 @@
 """PyTorch's own DistributedTest (it is in the wheel) with the backend nccl on GPUs, in slices: one process per rank runs case after
 case, and is replaced when a case ends or hangs it. A results file has what has run; the next slice goes on behind it.
 
-    tests/nccl/torch_cases.py RESULTS.json [--library libnccl.so.2] [--ranks N] [--seconds S] [--suite FOLDER LIST] [--backwards] [PATTERN...]
+    tests/nccl/torch_cases.py RESULTS.json [--library libnccl.so.2] [--ranks N] [--seconds S] [--suite FOLDER LIST] [--backwards]
+        [--alone] [--limit S] [PATTERN...]
     tests/nccl/torch_cases.py --compare KOLO.json NCCL.json
 
 With --suite it is the cases that LIST names, of PyTorch's test files in FOLDER (torch_suite.py). Without --library it is the libnccl
@@ -30,7 +31,7 @@ BACKEND = os.environ.get("TORCH_CASES_BACKEND", "nccl")  # gloo: a try of this p
 LIST = "from torch.testing._internal.distributed import distributed_test as m; print(*dir(m.DistributedTest._DistTestBase))"
 
 
-def harness():
+def harness(limit=LIMIT_S):
     """The cases' ways are those of the backend of our own."""
     for at in (os.path.join(HERE, "torch_cases_test.py"), os.path.join(HERE, "../../python/tests/torch_cases_test.py")):
         if os.path.exists(at):
@@ -38,7 +39,7 @@ def harness():
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             module.TIMEOUT_S = 15
-            module.LIMIT_S = 30
+            module.LIMIT_S = int(0.75 * limit)
             return module
     raise SystemExit("torch_cases_test.py is not there")
 
@@ -54,7 +55,7 @@ def rank_main(rank, o, names, folder, port):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
     common.SKIP_PASS = False
-    control = dist.TCPStore("127.0.0.1", port, o.ranks, rank == 0, timeout=datetime.timedelta(seconds=3 * LIMIT_S))
+    control = dist.TCPStore("127.0.0.1", port, o.ranks, rank == 0, timeout=datetime.timedelta(seconds=3 * o.limit))
     run = of_suite(rank, o, folder) if o.suite else of_distributed_test(rank, o, folder, control, common)
     with open(os.path.join(folder, f"results-{rank}"), "a", encoding="utf-8", buffering=1) as results:
         for name in names:
@@ -70,7 +71,7 @@ def rank_main(rank, o, names, folder, port):
 def of_distributed_test(rank, o, folder, control, common):
     import torch
     from torch.testing._internal.distributed import distributed_test as module
-    tests = harness()
+    tests = harness(o.limit)
 
     class Cases(module.DistributedTest._DistTestBase, common.TestCase):
         world_size = property(lambda self: os.environ["WORLD_SIZE"])
@@ -153,11 +154,12 @@ def slice_of(o, names, done, end):
                 save(o, done)
                 broken = any("CUDA error" in row[names[k]][3] for row in rows)  # the context is of no use any more
                 k, began, failed = k + 1, time.time(), None
+                broken = broken or o.alone
             if broken:
                 break
             if k < len(names) and any(names[k] in row and row[names[k]][1] == "FAIL" for row in rows):
                 failed = failed or time.time()
-            late = time.time() - began > LIMIT_S or failed and time.time() - failed > ALONE_S
+            late = time.time() - began > o.limit or failed and time.time() - failed > ALONE_S
             if k < len(names) and (len(alive) < o.ranks or late):
                 time.sleep(0.3)
                 got = [row[names[k]][3] for row in rows if names[k] in row and row[names[k]][1] == "FAIL"]
@@ -217,6 +219,8 @@ def main():
     parser.add_argument("--failed-in", metavar="RESULTS", help="only cases that failed there, and not for want of a CPU backend")
     parser.add_argument("--suite", nargs=2, metavar=("FOLDER", "LIST"))
     parser.add_argument("--backwards", action="store_true", help="the last case first")
+    parser.add_argument("--alone", action="store_true", help="new processes for each case")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds of a case")
     parser.add_argument("--compare", action="store_true")
     parser.add_argument("patterns", nargs="*")
     o = parser.parse_intermixed_args()

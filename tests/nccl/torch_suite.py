@@ -17,6 +17,7 @@ import unittest
 MOVED = {
     "MultiProcContinousTest": lambda m: m.MultiProcContinuousTest,
     "skip_if_rocm": lambda m: m.skip_if_rocm_multiprocess,
+    "CUDAInitMode": lambda m: types.SimpleNamespace(**{f"CUDA_{x}": m.DEVICEInitMode[f"DEVICE_{x}"] for x in ("BEFORE", "AFTER", "NEVER")}),
 }
 MODULES = {
     "torch.distributed._tensor.debug": "torch.distributed.tensor.debug",
