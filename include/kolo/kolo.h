@@ -525,8 +525,8 @@ kolo_status_t kolo_group_drop(void);
 /* ---- user operators ---------------------------------------------------------------------------------------- */
 
 /* Makes *op, for `comm` and `type` alone: the sum of each rank's input times its *scalar, read by this call; from
- * memory of the communicator's GPU when an operation runs, KOLO_ERR_UNSUPPORTED where data goes through hosts. At
- * most 62. The caller frees it with kolo_op_destroy(), when the last call that uses it has returned. */
+ * memory of the communicator's GPU when an operation runs, KOLO_ERR_UNSUPPORTED where data goes through hosts. The
+ * caller frees it with kolo_op_destroy(), when the last call that uses it has returned. */
 kolo_status_t kolo_op_create_premul_sum(kolo_op_t *op, const void *scalar, kolo_type_t type, kolo_comm_t comm);
 /* The function of a user operator: inout[i] = f(in[i], inout[i]) for count elements; must be associative and
  * commutative, and the same on all ranks. Called on the thread that runs the collective. */

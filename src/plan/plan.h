@@ -234,10 +234,13 @@ static inline uint64_t kolo_signature_table(uint64_t sum, uint32_t table)
 }
 static inline uint64_t kolo_signature(kolo_coll_t coll, int type, int op, uint32_t root, uint64_t count)
 {
-    /* The collective is stored plus one, so that no operation is 0. Created operators all count as one. */
+    /* The collective is stored plus one, so that no operation is 0. Created operators all count as one: their
+     * numbers are each rank's own. */
+    bool created = op >= KOLO_OP_BUILTIN_COUNT && op != KOLO_SIGNATURE_AGREE && op != KOLO_SIGNATURE_AGREE + 1 &&
+                   kolo_coll_reduces(coll);
     uint64_t v = ((uint64_t)coll + 1) & 31;
     v = v << 5 | ((uint64_t)type & 31);
-    v = v << 5 | ((op < 0 || op > 31) ? 31u : (uint64_t)op);
+    v = v << 5 | ((op < 0 || op > 31 || created) ? 31u : (uint64_t)op);
     v = v << KOLO_SIGNATURE_ROOT_BITS | root % 8191;
     return v << KOLO_SIGNATURE_COUNT_BITS | (count & (((uint64_t)1 << KOLO_SIGNATURE_COUNT_BITS) - 1));
 }

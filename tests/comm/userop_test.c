@@ -114,7 +114,8 @@ static void a_callback_reduces(void **state)
 
 static void misuse_operators(rank_t *r)
 {
-    kolo_op_t op = KOLO_SUM, more[64];
+    enum { MANY = 500 };
+    kolo_op_t op = KOLO_SUM, more[MANY];
     float one = 1;
     int32_t x = 1;
     kolo_comm_t other = NULL;
@@ -138,14 +139,15 @@ static void misuse_operators(rank_t *r)
             kolo_op_destroy((kolo_op_t[]){KOLO_SUM, KOLO_OP_BUILTIN_COUNT, (kolo_op_t)-1, (kolo_op_t)INT32_MIN}[i],
                             r->comm),
             "op_destroy", "operator");
-    for (int i = 0; i < 62; i++) EXPECT_OK(kolo_op_create_premul_sum(&more[i], &one, KOLO_FLOAT32, r->comm));
-    EXPECT_ERROR(KOLO_ERR_NO_MEMORY, kolo_op_create_premul_sum(&op, &one, KOLO_FLOAT32, r->comm), "62");
+    for (int i = 0; i < MANY; i++) EXPECT_OK(kolo_op_create_premul_sum(&more[i], &one, KOLO_FLOAT32, r->comm));
+    EXPECT_OK(kolo_all_reduce(&one, &one, 1, KOLO_FLOAT32, more[MANY - 1], r->comm, NULL));
+    EXPECT(one == (float)r->nranks);
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_all_reduce(&x, &x, 1, KOLO_INT32, more[5], r->comm, NULL),
                  "all_reduce", "was made for", ", not for ");
     EXPECT_OK(kolo_comm_split(r->comm, 0, 0, &other, NULL));
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_all_reduce(&one, &one, 1, KOLO_FLOAT32, more[5], other, NULL),
                  "all_reduce", "not known");
-    for (int i = 0; i < 62; i++) EXPECT_OK(kolo_op_destroy(more[i], r->comm));
+    for (int i = 0; i < MANY; i++) EXPECT_OK(kolo_op_destroy(more[i], r->comm));
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_op_destroy(more[5], r->comm), "op_destroy");
     EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_all_reduce(&one, &one, 1, KOLO_FLOAT32, more[5], r->comm, NULL),
                  "all_reduce", "not known");
@@ -157,6 +159,24 @@ static void operators_belong_to_their_communicator_and_type(void **state)
 {
     (void)state;
     assert_int_equal(run_ranks(2, misuse_operators, NULL), 0);
+}
+
+/* A rank makes as many operators as it likes: the numbers of those that meet are not the same. */
+static void use_an_operator_of_another_number(rank_t *r)
+{
+    float factor = 2, x = 1, y = 0;
+    kolo_op_t op[20];
+    int n = 1 + 9 * r->rank;
+    for (int i = 0; i < n; i++) EXPECT_OK(kolo_op_create_premul_sum(&op[i], &factor, KOLO_FLOAT32, r->comm));
+    for (int i = 0; i < 3; i++) EXPECT_OK(kolo_all_reduce(&x, &y, 1, KOLO_FLOAT32, op[n - 1], r->comm, NULL));
+    EXPECT(y == 2 * (float)r->nranks);
+    for (int i = 0; i < n; i++) EXPECT_OK(kolo_op_destroy(op[i], r->comm));
+}
+
+static void numbers_of_operators_are_each_ranks_own(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(3, use_an_operator_of_another_number, NULL), 0);
 }
 
 static void hold(void *arg)
@@ -232,6 +252,7 @@ int main(void)
         cmocka_unit_test(premul_sum_of_a_long_vector_uses_its_owners_scalar),
         cmocka_unit_test(a_callback_reduces),
         cmocka_unit_test(operators_belong_to_their_communicator_and_type),
+        cmocka_unit_test(numbers_of_operators_are_each_ranks_own),
         cmocka_unit_test(a_call_keeps_the_operator_it_was_made_with),
         cmocka_unit_test(registrations_are_given_back_once),
     };

@@ -170,6 +170,35 @@ static void encryption_is_the_job_s(me_t *me)
     IS(ncclInvalidArgument, ncclSetEncryption(NULL));
 }
 
+/* As FSDP's coalesced calls are: each has its operator, which it destroys at once. */
+static void a_group_has_any_number_of_operators(me_t *me)
+{
+    enum { CALLS = 150, EACH_HAS = 8 };
+    float half = 0.5f, *x = floats(me, EACH_HAS * me->n, 1), *y = floats(me, CALLS * EACH_HAS, 0);
+    ncclRedOp_t op;
+    OK(ncclGroupStart());
+    for (int i = 0; i < CALLS; i++) {
+        OK(ncclRedOpCreatePreMulSum(&op, &half, ncclFloat32, ncclScalarHostImmediate, me->comm));
+        OK(ncclReduceScatter(x, y + i * EACH_HAS, EACH_HAS, ncclFloat32, op, me->comm, me->stream));
+        OK(ncclRedOpDestroy(op, me->comm));
+    }
+    OK(ncclGroupEnd());
+    sync_stream(me);
+    for (int i = 0; i < CALLS * EACH_HAS; i += 7) EQ(at(me, y, i), me->n * 0.5);
+}
+
+static void numbers_of_operators_are_each_ranks_own(me_t *me)
+{
+    float two = 2, *x = floats(me, 64, 1), *y = floats(me, 64, 0);
+    ncclRedOp_t op[RANKS_MAX];
+    for (int i = 0; i <= me->rank; i++)
+        OK(ncclRedOpCreatePreMulSum(&op[i], &two, ncclFloat32, ncclScalarHostImmediate, me->comm));
+    OK(ncclAllReduce(x, y, 64, ncclFloat32, op[me->rank], me->comm, me->stream));
+    sync_stream(me);
+    EQ(at(me, y, 63), 2 * me->n);
+    for (int i = 0; i <= me->rank; i++) OK(ncclRedOpDestroy(op[i], me->comm));
+}
+
 const case_t rest_cases[] = {
     {"messages_and_collectives_of_a_group_have_no_order", messages_and_collectives_of_a_group_have_no_order, EACH},
     {"ranks_meet_by_several_ids", ranks_meet_by_several_ids, EACH},
@@ -178,5 +207,7 @@ const case_t rest_cases[] = {
     {"a_parameter_of_each_width", a_parameter_of_each_width, FIRST},
     {"all_parameters_are_printed", all_parameters_are_printed, FIRST},
     {"encryption_is_the_job_s", encryption_is_the_job_s, FIRST},
+    {"a_group_has_any_number_of_operators", a_group_has_any_number_of_operators, EACH},
+    {"numbers_of_operators_are_each_ranks_own", numbers_of_operators_are_each_ranks_own, EACH},
     {NULL, NULL, EACH},
 };

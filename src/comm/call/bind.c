@@ -88,7 +88,7 @@ kolo_status_t kolo_call_reducer(const kolo_call_t *call, kolo_reducer_t *r)
             kolo_reducer_one_fold(r, call->op, body->choice.emit.nranks);
         return KOLO_OK;
     }
-    *r = call->reducer ? *call->reducer : body->user.ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
+    *r = call->reducer ? *call->reducer : kolo_call_user_op(call->comm->body, (int)call->op)->reducer;
     return KOLO_OK;
 }
 

@@ -315,6 +315,9 @@ void kolo_ask_around_time_out(kolo_body_t *body);
 
 /* ---- userop.c ---- */
 void kolo_call_registrations_free(kolo_body_t *body);
+/* Finds the place of a created operator, which may have been destroyed; NULL: there never was one. */
+kolo_user_op_t *kolo_call_user_op(kolo_body_t *body, int op);
+void kolo_call_user_ops_free(kolo_body_t *body);
 
 /* ---- stream.c ---- */
 #define KOLO_STREAM_ROOM 256

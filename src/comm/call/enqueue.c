@@ -32,12 +32,12 @@ kolo_status_t kolo_check_call(kolo_call_t *call, const char *what)
 
 kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what)
 {
-    int op = (int)call->op, user = op < 0 ? -1 : op - KOLO_OP_BUILTIN_COUNT;
+    int op = (int)call->op;
     if (KOLO_LIKELY(kolo_op_fits(call->op, call->type))) return KOLO_OK;
     if (call->op == KOLO_ADASUM)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s: KOLO_ADASUM is for the engine only: kolo_engine_all_reduce() takes it", what);
-    if (op >= 0 && user < 0)
+    if (op >= 0 && op < KOLO_OP_BUILTIN_COUNT)
         return kolo_fail(
             KOLO_ERR_INVALID_ARGUMENT,
             "%s: operator %s is not for %s: bitwise and logical ones are for integers and bool, and bool "
@@ -45,8 +45,9 @@ kolo_status_t kolo_check_op(const kolo_call_t *call, const char *what)
             what, kolo_plan_op_name(op), kolo_plan_type_name((int)call->type));
     kolo_body_t *body = kolo_handle_visit(call->comm, what);
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    bool known = op >= 0 && user < KOLO_MAX_USER_OPS && body->user.ops[user].used;
-    kolo_type_t type = known ? body->user.ops[user].type : call->type;
+    const kolo_user_op_t *at = kolo_call_user_op(body, op);
+    bool known = at && at->used;
+    kolo_type_t type = known ? at->type : call->type;
     kolo_handle_leave(call->comm);
     if (!known)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: operator %d is not known to this communicator", what, op);

@@ -44,12 +44,17 @@ typedef struct { /* how to run calls of one signature; the signature has root an
     kolo_reducer_t reducer;   /* unless the operator is a user's: words have no number for those */
 } kolo_memo_t;
 
-#define KOLO_MAX_USER_OPS 64
+#define KOLO_USER_OPS 64
 typedef struct {
     bool used;
     kolo_type_t type;
     kolo_reducer_t reducer;
 } kolo_user_op_t;
+
+typedef struct kolo_user_ops { /* stays until the communicator is freed */
+    kolo_user_op_t ops[KOLO_USER_OPS];
+    _Atomic(struct kolo_user_ops *) more; /* NULL: there were never so many at a time */
+} kolo_user_ops_t;
 
 typedef struct {
     kolo_tune_env_t tune;
@@ -69,7 +74,7 @@ typedef struct {
 } kolo_body_plans_t;
 
 typedef struct {
-    kolo_user_op_t ops[KOLO_MAX_USER_OPS];
+    kolo_user_ops_t ops;
     kolo_reducer_t reducer; /* of the collective that runs; its operator may be destroyed meanwhile */
     struct kolo_registration *registrations;
 } kolo_body_user_t;

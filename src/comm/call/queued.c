@@ -56,7 +56,7 @@ static kolo_status_t own_operator(kolo_call_t *call)
     kolo_body_t *body = kolo_handle_visit(call->comm, "a queued call");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     call->reducer = malloc(sizeof *call->reducer);
-    if (call->reducer) *call->reducer = body->user.ops[call->op - KOLO_OP_BUILTIN_COUNT].reducer;
+    if (call->reducer) *call->reducer = kolo_call_user_op(body, (int)call->op)->reducer;
     kolo_handle_leave(call->comm);
     return call->reducer ? KOLO_OK : kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a queued call's operator");
 }

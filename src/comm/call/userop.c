@@ -8,6 +8,9 @@
 #include "mem/mem.h"
 #include "mem/range.h"
 
+#include <kolo/engine.h>
+
+#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +20,35 @@ struct kolo_registration {
     struct kolo_registration *next;
 };
 
-static bool agrees(int number)
+/* Tells whether no user gets this number: an engine has it. */
+static bool is_an_engines(int number)
 {
-    return number == KOLO_SIGNATURE_AGREE || number == KOLO_SIGNATURE_AGREE + 1;
+    return number == KOLO_SIGNATURE_AGREE || number == KOLO_SIGNATURE_AGREE + 1 || number == (int)KOLO_ADASUM;
+}
+
+/* Of all communicators: operators are seldom made. */
+static pthread_mutex_t placing = PTHREAD_MUTEX_INITIALIZER;
+
+kolo_user_op_t *kolo_call_user_op(kolo_body_t *body, int op)
+{
+    int i = op - KOLO_OP_BUILTIN_COUNT;
+    if (i < 0) return NULL;
+    kolo_user_ops_t *block = &body->user.ops;
+    for (; block && i >= KOLO_USER_OPS; i -= KOLO_USER_OPS) block = atomic_load(&block->more);
+    return block ? &block->ops[i] : NULL;
+}
+
+/* Finds a place that is free, with this number or any (0). NULL: out of memory, or that one is taken. */
+static kolo_user_op_t *place(kolo_body_t *body, int number, int *this)
+{
+    *this = KOLO_OP_BUILTIN_COUNT;
+    for (kolo_user_ops_t *block = &body->user.ops; block && *this < INT_MAX - KOLO_USER_OPS;
+         block = atomic_load(&block->more)) {
+        for (int i = 0; i < KOLO_USER_OPS; i++, (*this)++)
+            if (!block->ops[i].used && (number ? *this == number : !is_an_engines(*this))) return &block->ops[i];
+        if (!atomic_load(&block->more)) atomic_store(&block->more, calloc(1, sizeof *block));
+    }
+    return NULL;
 }
 
 /* Adds a reducer under this number, or 0: any that is free. */
@@ -35,18 +64,19 @@ static kolo_status_t add(kolo_comm_t comm, const kolo_reducer_t *reducer, int nu
                          "not run by kernels of that GPU alone; pass it in memory of the host",
                          what, comm->name, comm->rank);
     }
-    kolo_status_t status = KOLO_ERR_NO_MEMORY;
-    for (int i = 0; i < KOLO_MAX_USER_OPS && status != KOLO_OK; i++) {
-        int this = KOLO_OP_BUILTIN_COUNT + i;
-        if (body->user.ops[i].used || (number ? this != number : agrees(this))) continue;
-        body->user.ops[i] = (kolo_user_op_t){true, reducer->type, *reducer};
-        if (!number) body->user.ops[i].reducer.noted = body->track.record.at; /* a function of the user's */
+    kolo_status_t status = KOLO_OK;
+    int this;
+    pthread_mutex_lock(&placing);
+    kolo_user_op_t *at = place(body, number, &this);
+    if (at) {
+        *at = (kolo_user_op_t){true, reducer->type, *reducer};
+        if (!number) at->reducer.noted = body->track.record.at; /* a function of the user's */
         *op = (kolo_op_t)this;
-        status = KOLO_OK;
+    } else {
+        status = kolo_fail(KOLO_ERR_NO_MEMORY, "%s: out of memory for an operator of %s rank %d", what, comm->name,
+                           comm->rank);
     }
-    if (status != KOLO_OK)
-        kolo_fail(status, "%s: %s rank %d has %d user operators already; destroy those not needed", what,
-                  comm->name, comm->rank, KOLO_MAX_USER_OPS - 2);
+    pthread_mutex_unlock(&placing);
     kolo_handle_leave(comm);
     return status;
 }
@@ -160,11 +190,13 @@ kolo_status_t kolo_op_create_callback(kolo_op_t *op, kolo_user_op_fn_t fn, void 
 
 kolo_status_t kolo_op_destroy(kolo_op_t op, kolo_comm_t comm)
 {
-    int i = (int)op < 0 ? -1 : (int)op - KOLO_OP_BUILTIN_COUNT;
     kolo_body_t *body = kolo_handle_visit(comm, "op_destroy");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
-    bool known = i >= 0 && i < KOLO_MAX_USER_OPS && body->user.ops[i].used;
-    if (known) body->user.ops[i].used = false; /* queued calls have copied the reducer */
+    pthread_mutex_lock(&placing);
+    kolo_user_op_t *at = kolo_call_user_op(body, (int)op);
+    bool known = at && at->used;
+    if (known) at->used = false; /* queued calls have copied the reducer */
+    pthread_mutex_unlock(&placing);
     kolo_handle_leave(comm);
     if (known) return KOLO_OK;
     return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "op_destroy: operator %d was not made for this communicator",
@@ -243,5 +275,13 @@ void kolo_call_registrations_free(kolo_body_t *body)
         body->user.registrations = r->next;
         kolo_mem_range_deregister(r->range);
         free(r);
+    }
+}
+
+void kolo_call_user_ops_free(kolo_body_t *body)
+{
+    for (kolo_user_ops_t *block = atomic_load(&body->user.ops.more), *next; block; block = next) {
+        next = atomic_load(&block->more);
+        free(block);
     }
 }

@@ -55,6 +55,7 @@ void kolo_body_free(kolo_body_t *body)
     free(body->plans.src_parts);
     free(body->plans.dst_parts);
     kolo_call_registrations_free(body);
+    kolo_call_user_ops_free(body);
     kolo_handle_drop(body->handle);
     free(body);
 }
