@@ -98,7 +98,10 @@ static ncclResult_t alloc_device(size_t bytes, void **p)
     allocation_t *a = calloc(1, sizeof *a);
     if (!a) return kolo_nccl_fail(ncclSystemError, "ncclMemAlloc: out of memory");
     a->device = ordinal;
-    if (device->shareable && make_shareable(api, bytes, a) == KOLO_CU_SUCCESS) {
+    int mode = kolo_cuda_uncaptured();
+    bool made = device->shareable && make_shareable(api, bytes, a) == KOLO_CU_SUCCESS;
+    kolo_cuda_captured(mode);
+    if (made) {
         keep(a);
         *p = a->at;
         return ncclSuccess;
@@ -106,7 +109,9 @@ static ncclResult_t alloc_device(size_t bytes, void **p)
     free(a);
     status = kolo_cuda_enter(device, &pushed);
     if (status != KOLO_OK) return kolo_nccl_result(status);
+    mode = kolo_cuda_uncaptured();
     kolo_cu_result_t r = api->mem_alloc ? api->mem_alloc(&plain, bytes) : 1;
+    kolo_cuda_captured(mode);
     kolo_cuda_leave(pushed);
     if (r) {
         kolo_nccl_result(kolo_cuda_fail(r, ordinal, "allocate the memory of ncclMemAlloc"));
@@ -179,9 +184,11 @@ ncclResult_t ncclMemFree(void *p)
         if (a) keep(a);
         return kolo_nccl_result(status);
     }
+    int mode = kolo_cuda_uncaptured();
     kolo_cu_result_t cu = a               ? free_shareable(api, a)
                           : api->mem_free ? api->mem_free((kolo_cu_ptr_t)(uintptr_t)p)
                                           : 1;
+    kolo_cuda_captured(mode);
     kolo_cuda_leave(pushed);
     if (!cu) return ncclSuccess;
     kolo_nccl_result(kolo_cuda_fail(cu, ordinal, "free the memory of ncclMemAlloc"));

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "comm/call/call.h"
 #include "comm/window/window.h"
+#include "mem/cuda/cuda.h"
 
 #include <stdio.h>
 
@@ -71,7 +72,9 @@ kolo_status_t kolo_device_open(kolo_body_t *body)
                            .levels = kolo_device_levels_open,
                            .levels_arg = body};
     body->gpu.host_side = (kolo_host_side_t){body, body};
+    int mode = kolo_cuda_uncaptured();
     kolo_status_t status = exec->open(&env, &state);
+    kolo_cuda_captured(mode);
     body->ctx.deadline_ns = 0;
     if (status != KOLO_OK) return status;
     body->gpu.exec = exec;
@@ -148,6 +151,8 @@ void kolo_device_close(kolo_body_t *body)
                   body->rank, body->gpu.device, kolo_error_text());
         return;
     }
+    int mode = kolo_cuda_uncaptured();
     body->gpu.exec->close(state);
+    kolo_cuda_captured(mode);
     kolo_device_levels_close(body);
 }

@@ -5,6 +5,7 @@
  */
 #include "base/clock.h"
 #include "comm/call/call.h"
+#include "mem/cuda/cuda.h"
 
 static kolo_status_t suspend(kolo_body_t *body, size_t *bytes)
 {
@@ -20,7 +21,9 @@ static kolo_status_t suspend(kolo_body_t *body, size_t *bytes)
     kolo_device_watch_alone(body);
     kolo_device_watch_stop(body);
     if (bytes) *bytes = body->gpu.exec->memory(state);
+    int mode = kolo_cuda_uncaptured();
     body->gpu.exec->suspend(state);
+    kolo_cuda_captured(mode);
     body->gpu.suspended = true;
     return KOLO_OK;
 }
@@ -31,7 +34,9 @@ static kolo_status_t resume(kolo_body_t *body)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "comm_resume: %s rank %d is not suspended", body->name,
                          body->rank);
     body->ctx.deadline_ns = kolo_deadline_ms(body->init_timeout_ms);
+    int mode = kolo_cuda_uncaptured();
     kolo_status_t status = body->gpu.exec->resume(atomic_load(&body->gpu.state), &body->ctx);
+    kolo_cuda_captured(mode);
     body->ctx.deadline_ns = 0;
     if (status == KOLO_OK) status = kolo_device_watch_start(body);
     if (status != KOLO_OK) {

@@ -56,11 +56,13 @@ kolo_status_t kolo_window_device_pin(const kolo_body_t *body, void *base, size_t
     bool pushed;
     KOLO_TRY(kolo_cuda_device(body->gpu.device, &device));
     KOLO_TRY(kolo_cuda_enter(device, &pushed));
+    int mode = kolo_cuda_uncaptured();
     kolo_cu_result_t r = api->host_register(base, bytes, KOLO_CU_HOST_PORTABLE | KOLO_CU_HOST_MAPPED);
     if (!r) {
         r = api->host_device_pointer(&at, base, 0);
         if (r) api->host_unregister(base);
     }
+    kolo_cuda_captured(mode);
     kolo_cuda_leave(pushed);
     if (r) return kolo_cuda_fail(r, body->gpu.device, "map a board of signals");
     *address = at;
@@ -145,8 +147,10 @@ kolo_status_t kolo_window_device_make(kolo_body_t *body, kolo_window_peers_t *wi
     if (!window->bytes) return KOLO_OK;
     KOLO_TRY(kolo_cuda_device(body->gpu.device, &device));
     KOLO_TRY(kolo_cuda_enter(device, &pushed));
+    int mode = kolo_cuda_uncaptured();
     kolo_status_t status = window->base ? look_at(body, window, card) : make_own(body, window, card);
     if (status == KOLO_OK) status = offer(body, window, card, name);
+    kolo_cuda_captured(mode);
     kolo_cuda_leave(pushed);
     return status;
 }
@@ -200,10 +204,12 @@ kolo_status_t kolo_window_device_take(kolo_body_t *body, kolo_window_peers_t *wi
     KOLO_TRY(kolo_cuda_device(body->gpu.device, &device));
     KOLO_TRY(kolo_cuda_enter(device, &pushed));
     kolo_status_t status = KOLO_OK;
+    int mode = kolo_cuda_uncaptured();
     if (peer != body->rank && same_process(body, peer))
         status = take_here(body, device, address, card);
     else if (peer != body->rank)
         status = take_other(body, peer, card, name, &window->device->peers[peer], &address);
+    kolo_cuda_captured(mode);
     kolo_cuda_leave(pushed);
     if (status == KOLO_OK) window->peers[peer].at = (char *)(uintptr_t)address; /* NOLINT: a driver's address */
     return status;
@@ -216,12 +222,14 @@ void kolo_window_device_free(kolo_body_t *body, kolo_window_peers_t *window)
     if (!window->device) return;
     if (kolo_cuda_device(body->gpu.device, &device) != KOLO_OK || kolo_cuda_enter(device, &pushed) != KOLO_OK)
         return;
+    int mode = kolo_cuda_uncaptured();
     for (int r = 0; r < body->nranks; r++) {
         kolo_window_device_peer_t *p = &window->device->peers[r];
         kolo_cuda_close_mapping(device, p->opened);
         if (p->mapped.address) kolo_mem_free(&p->mapped);
     }
     if (window->device->made.address) kolo_mem_free(&window->device->made);
+    kolo_cuda_captured(mode);
     kolo_cuda_leave(pushed);
     free(window->device);
     window->device = NULL;

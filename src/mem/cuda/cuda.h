@@ -52,6 +52,10 @@ bool kolo_cuda_find_captured(const kolo_cuda_device_t *device, kolo_cu_stream_t 
 /* Makes the device's context current on this thread until _leave(), which takes what enter returned. */
 kolo_status_t kolo_cuda_enter(const kolo_cuda_device_t *device, bool *pushed);
 void kolo_cuda_leave(bool pushed);
+/* Lets this thread get and free memory while it, or another one, captures a stream; until _captured(), which takes
+ * what it returned. Without a driver: nothing. */
+int kolo_cuda_uncaptured(void);
+void kolo_cuda_captured(int mode);
 
 /* Waits for all that is queued on a stream of this room or those above it, whose device's context is current: what
  * else the GPU has to do may hold it up. KOLO_ERR_TIMEOUT: it did not end by the deadline, and its work still uses

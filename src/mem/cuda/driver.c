@@ -252,3 +252,15 @@ void kolo_cuda_leave(bool pushed)
     kolo_cu_ctx_t old;
     if (pushed) table.ctx_pop(&old);
 }
+
+int kolo_cuda_uncaptured(void)
+{
+    int mode = KOLO_CU_CAPTURE_RELAXED;
+    const kolo_cuda_api_t *api = kolo_cuda_loaded();
+    return api && api->capture_mode && !api->capture_mode(&mode) ? mode : -1;
+}
+
+void kolo_cuda_captured(int mode)
+{
+    if (mode >= 0) kolo_cuda_loaded()->capture_mode(&mode);
+}

@@ -140,12 +140,30 @@ static bool beside(kit_team_t *t, kolo_cu_ctx_t ctx, const char *name)
     return kit_case_end(t, good, name);
 }
 
+/* Communicators and windows come and go while this thread captures a stream: their memory is none of the capture.
+ */
+static bool beside_a_capture(kit_team_t *t)
+{
+    kit_rank_t *r = &t->ranks[0];
+    now_t n = {r, NULL};
+    void *plan = NULL, *graph = NULL;
+    if (kit_cuda()->ctx_get(&n.ctx)) return false;
+    bool good = clients_put(r, A, COUNT, 92, r->streams[0]) && kit_sync(r, r->streams[0]) &&
+                kit_capture(r, r->streams[1]) && clients_sum(r, A, C, r->streams[1]);
+    good = good && (getenv("KOLO_GPU_EXECUTOR") || windows(&n)) && lives(&n);
+    good = kit_captured(r, r->streams[1], &plan) && good && kit_graph(r, plan, &graph);
+    good = good && kit_replay(r, graph, r->streams[1]) && kit_sync(r, r->streams[1]) &&
+           clients_is_sum(r, C, COUNT, 92, 1, r->streams[1], "the replay");
+    kit_graph_end(graph);
+    return kit_case_end(t, good, "communicators that come and go beside a capture");
+}
+
 bool clients_current(kit_team_t *t)
 {
     kit_rank_t *r = &t->ranks[0];
     kolo_cu_ctx_t other = NULL;
     if (t->n > 1) return true;
-    if (!beside(t, NULL, "calls while no context is current")) return false;
+    if (!beside(t, NULL, "calls while no context is current") || !beside_a_capture(t)) return false;
     if (kit_devices() < 2 || kit_cuda()->primary_retain(&other, (r->device + 1) % kit_devices())) return true;
     bool good = beside(t, other, "calls while another GPU's context is current");
     kit_cuda()->primary_release((r->device + 1) % kit_devices());

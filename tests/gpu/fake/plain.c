@@ -76,6 +76,7 @@ kolo_cu_result_t cuMemFree_v2(kolo_cu_ptr_t p)
 {
     FAKE_CONTEXT(ctx);
     (void)ctx;
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     kolo_cu_result_t r = cuCtxSynchronize(); /* as the real one does */
     if (r) return r;
     return !p || fake_unmap_old(PLAIN, (uintptr_t)p) || fake_unmap_old(MANAGED, (uintptr_t)p) ||
@@ -100,6 +101,7 @@ kolo_cu_result_t cuMemFreeHost(void *p)
 {
     FAKE_CONTEXT(ctx);
     (void)ctx;
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     fake_await_all(NULL); /* all devices have it mapped */
     return fake_unmap_old(PINNED, (uintptr_t)p)
                ? KOLO_CU_SUCCESS

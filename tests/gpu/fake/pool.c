@@ -66,6 +66,7 @@ kolo_cu_result_t cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags)
 kolo_cu_result_t cuMemHostUnregister(void *p)
 {
     FAKE_CONTEXT(ctx);
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     __atomic_fetch_add(&ctx->stopped, 1, __ATOMIC_SEQ_CST); /* as real ones do */
     fake_await_all(NULL);                                   /* all devices have it mapped */
     __atomic_fetch_sub(&ctx->stopped, 1, __ATOMIC_SEQ_CST);
