@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -347,6 +348,43 @@ static void a_quota_is_so_many_cores(void **state)
     assert_true(kolo_cores_quota() > 0);
 }
 
+static bool write_word(const char *folder, const char *file, const char *word)
+{
+    char path[200];
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    FILE *f = fopen(path, "r+e");
+    return f && fputs(word, f) >= 0 && fclose(f) == 0;
+}
+
+/* In a group of its own of this controller, whose quota is half a core. */
+static int cores_in_a_group(const char *controllers, bool older)
+{
+    char folder[100];
+    int status = -1;
+    snprintf(folder, sizeof folder, "/sys/fs/cgroup%s/kolo-base-%d", controllers, (int)getpid());
+    if (mkdir(folder, 0755) != 0) return -1;
+    pid_t child = fork();
+    if (child == 0) {
+        bool good = older ? write_word(folder, "cpu.cfs_period_us", "50000") &&
+                                write_word(folder, "cpu.cfs_quota_us", "25000")
+                          : write_word(folder, "cpu.max", "25000 50000");
+        _exit(good && write_word(folder, "cgroup.procs", "0") ? KOLO_MIN(kolo_cores_quota(), 99) : 77);
+    }
+    assert_true(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    rmdir(folder);
+    return WEXITSTATUS(status) == 77 ? -1 : WEXITSTATUS(status);
+}
+
+/* Before what asks for the quota: it is found once. */
+static void a_quota_of_either_hierarchy_counts(void **state)
+{
+    (void)state;
+    int of_one = cores_in_a_group("", false), of_the_older = cores_in_a_group("/cpu", true);
+    if (of_one < 0 && of_the_older < 0) skip();
+    if (of_one >= 0) assert_int_equal(of_one, 1);
+    if (of_the_older >= 0) assert_int_equal(of_the_older, 1);
+}
+
 static void *opener(void *arg)
 {
     kolo_gate_open(arg);
@@ -471,6 +509,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fences_hold_without_membarrier),
+        cmocka_unit_test(a_quota_of_either_hierarchy_counts),
         cmocka_unit_test(params_take_defaults_and_values),
         cmocka_unit_test(params_refuse_bad_text_by_name),
         cmocka_unit_test(zero_spins_and_yields_are_taken_as_said),

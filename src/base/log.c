@@ -47,6 +47,7 @@ static pthread_once_t host_once = PTHREAD_ONCE_INIT;
 static void find_host(void)
 {
     if (gethostname(host_name, sizeof host_name - 1) != 0) host_name[0] = '?';
+    kolo_plain_copy(host_name, sizeof host_name, host_name, sizeof host_name);
 }
 
 static bool no_file_allowed;

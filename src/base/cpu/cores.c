@@ -32,7 +32,8 @@ static void take_less(void *arg, const char *line)
 
 static void find_quota(void)
 {
-    kolo_group_each("cpu.max", take_less, NULL);
+    kolo_group_each(&(kolo_group_word_t){"cpu.max", "cpu", "cpu.cfs_quota_us", "cpu.cfs_period_us"}, take_less,
+                    NULL);
 }
 
 int kolo_cores_quota(void)

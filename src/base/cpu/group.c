@@ -6,37 +6,68 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define GROUP_LINE "0::" /* of /proc/self/cgroup: the group in the unified hierarchy */
-
-static void look_at(const char *group, const char *file, void (*look)(void *arg, const char *line), void *arg)
+/* Appends the first line of a file; false: there is none. */
+static bool add_line(const char *folder, const char *group, const char *file, char *line, size_t bytes)
 {
-    char path[1200], line[64] = "";
-    snprintf(path, sizeof path, "/sys/fs/cgroup%s/%s", group, file);
+    char path[1400];
+    size_t n = strlen(line);
+    snprintf(path, sizeof path, "/sys/fs/cgroup%s%s/%s", folder, group, file);
     FILE *f = fopen(path, "re");
-    if (!f) return;
-    if (fgets(line, sizeof line, f)) look(arg, line);
+    if (!f) return false;
+    bool found = fgets(line + n, (int)(bytes - n), f) != NULL;
     fclose(f);
+    line[strcspn(line, "\n")] = '\0';
+    return found;
 }
 
-void kolo_group_each(const char *file, void (*look)(void *arg, const char *line), void *arg)
+static void look_at(const char *group, bool older, const kolo_group_word_t *word,
+                    void (*look)(void *arg, const char *line), void *arg)
 {
-    char line[1024], *group = NULL;
+    char line[96] = "", folder[40] = "";
+    if (older) snprintf(folder, sizeof folder, "/%s", word->controller);
+    if (!add_line(folder, group, older ? word->older : word->file, line, sizeof line)) return;
+    if (older && word->older_then) {
+        snprintf(line + strlen(line), sizeof line - strlen(line), " ");
+        if (!add_line(folder, group, word->older_then, line, sizeof line)) return;
+    }
+    look(arg, line);
+}
+
+/* Returns the group in a line of /proc/self/cgroup, "number:controller,...:group", if it is in the unified
+ * hierarchy (without controllers) or in that of the controller; *older tells which. */
+static char *group_of(char *line, const char *controller, bool *older)
+{
+    char *rest = strchr(line, ':'), *group = rest ? strchr(rest + 1, ':') : NULL;
+    if (!group) return NULL;
+    *group++ = '\0';
+    group[strcspn(group, "\n")] = '\0';
+    *older = rest[1] != '\0';
+    if (!*older) return group;
+    for (char *save = NULL, *word = strtok_r(rest + 1, ",", &save); word; word = strtok_r(NULL, ",", &save))
+        if (strcmp(word, controller) == 0) return group;
+    return NULL;
+}
+
+void kolo_group_each(const kolo_group_word_t *word, void (*look)(void *arg, const char *line), void *arg)
+{
+    char line[1024];
     FILE *f = fopen("/proc/self/cgroup", "re");
     if (!f) return;
-    while (!group && fgets(line, sizeof line, f))
-        if (strncmp(line, GROUP_LINE, sizeof GROUP_LINE - 1) == 0) group = line + sizeof GROUP_LINE - 1;
-    fclose(f);
-    if (!group) return;
-    group[strcspn(group, "\n")] = '\0';
-    for (char *end = group + strlen(group); end; end = strrchr(group, '/')) {
-        *end = '\0';
-        look_at(group, file, look, arg);
+    while (fgets(line, sizeof line, f)) {
+        bool older = false;
+        char *group = group_of(line, word->controller, &older);
+        for (char *end = group ? group + strlen(group) : NULL; end; end = strrchr(group, '/')) {
+            *end = '\0';
+            look_at(group, older, word, look, arg);
+        }
     }
+    fclose(f);
 }
 
 /* ---- memory ---- */
@@ -56,7 +87,8 @@ static void find_memory(void)
     memory = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : UINT64_MAX;
     if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY && space.rlim_cur < memory)
         memory = space.rlim_cur;
-    kolo_group_each("memory.max", take_less, &memory);
+    kolo_group_each(&(kolo_group_word_t){"memory.max", "memory", "memory.limit_in_bytes", NULL}, take_less,
+                    &memory);
 }
 
 uint64_t kolo_memory_limit(void)

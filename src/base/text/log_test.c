@@ -7,8 +7,10 @@
 #include "base/status.h"
 #include "base/test.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void error_text_keeps_prefix_and_reason(void **state)
@@ -77,9 +79,27 @@ static void long_log_lines_have_time_version_rank_and_job(void **state)
                                  "\"quiet \\\"a\\\\b\\\"\\u000a\"}"));
 }
 
+/* The first test: the host's name is asked for once. */
+static void a_host_s_name_does_not_lead_the_terminal(void **state)
+{
+    (void)state;
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        static const char name[] = "a\033[2J\nb";
+        if (unshare(CLONE_NEWUTS) != 0 || sethostname(name, sizeof name - 1) != 0) _exit(77);
+        const char *text = log_of("info", KOLO_LOG_LONG, write_some);
+        _exit(strstr(text, "a?[2J?b") && !strchr(text, '\033') ? 0 : 1);
+    }
+    assert_true(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) skip();
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_host_s_name_does_not_lead_the_terminal),
         cmocka_unit_test(error_text_keeps_prefix_and_reason),
         cmocka_unit_test(levels_of_the_log_are_chosen_by_room),
         cmocka_unit_test(long_log_lines_have_time_version_rank_and_job),
