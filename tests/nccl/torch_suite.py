@@ -24,6 +24,8 @@ MODULES = {
     "torch.distributed._tensor.debug.comm_mode": "torch.distributed.tensor.debug",
     "torch.distributed._spmd": "torch.distributed.tensor.debug",
     "torch.distributed._spmd.comm_mode": "torch.distributed.tensor.debug",
+    **{f"torch.distributed._composable.fsdp._fsdp_{x}": f"torch.distributed.fsdp._fully_shard._fsdp_{x}"
+       for x in ("collectives", "common", "init", "param", "param_group", "state")},
 }
 
 
