@@ -311,13 +311,14 @@ static void usage(void)
         "  [--type T] [--rounds N] [--budget SECONDS] [--limit SECONDS] [--nccl PATH] [--driver PATH] [--init "
         "ROUNDS] [--json "
         "FILE] [--product ORDER [--cublas PATH]] [--piece B] [--place in|out] [--odd] [--offset ELEMENTS] "
-        "[--variant KEY=VALUE,...]...\n"
+        "[--variant [library=FILE,]KEY=VALUE,...]...\n"
         "OP: all_reduce all_gather reduce_scatter all_to_all broadcast reduce gather scatter sendrecv mixed "
         "alternate; none: all of them. B: 8, 64K, 8G.\n"
         "Prints NCCL's time and Kolo's for each size and their ratio; NVLink multicast is off "
         "(NCCL_NVLS_ENABLE=0).\n"
         "--product: a product of square bfloat16 matrices (cuBLAS) beside an all_reduce of --max bytes.\n"
-        "--variant: Kolo once more, with these parameters, by turns with the others. --nccl none: without NCCL.\n"
+        "--variant: Kolo once more, another file of it or with these parameters, by turns with the others. --nccl "
+        "none: without NCCL.\n"
         "--piece: buffers in pieces of so many bytes (a multiple of 2M) that the program maps beside each other.");
 }
 

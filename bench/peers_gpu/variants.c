@@ -44,18 +44,35 @@ static void first_call(library_t library)
     kolos_must(library, kolos[library].group_end(), "group_end()");
 }
 
+/* Takes "library=FILE" off the front of a variant's settings: FILE, or the one that runs. */
+static const char *library_of(const char **settings, const char *running, char *file, size_t room)
+{
+    static const char key[] = "library=";
+    if (strncmp(*settings, key, sizeof key - 1) != 0) return running;
+    const char *name = *settings + sizeof key - 1;
+    size_t length = strcspn(name, ",");
+    if (length >= room) die("--variant %s: its file has too long a name", *settings);
+    memcpy(file, name, length);
+    file[length] = 0;
+    *settings = name + length + (name[length] == ',');
+    return file;
+}
+
 void variants_open(const options_t *o)
 {
     Dl_info info;
     again_t again;
+    char name[512];
     first_call(KOLO);
     if (!dladdr(*(void **)&kolos[KOLO].get_last_error, &info)) die("no file of libkolo.so");
     for (int i = 0; i < o->nvariants; i++) {
         library_t library = (library_t)(VARIANT + i);
-        void *loaded = again_load(info.dli_fname);
-        if (!loaded) die("%s cannot be loaded again", info.dli_fname);
+        const char *settings = o->variants[i], *file = library_of(&settings, info.dli_fname, name, sizeof name);
+        void *loaded = again_load(file);
+        if (!loaded) die("%s cannot be loaded beside it", file);
         find_all(loaded, &kolos[library]);
-        if (!again_enter(&again, o->variants[i])) die("--variant %s: want KEY=VALUE,...", o->variants[i]);
+        if (!again_enter(&again, settings))
+            die("--variant %s: want [library=FILE,]KEY=VALUE,...", o->variants[i]);
         first_call(library);
         again_leave(&again);
     }

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: variants_test.py PEERS_GPU FAKE_CUDA: Kolo beside itself in peers-gpu (bench/peers_gpu/variants.c). A variant reads its
-# own parameters, the library that the program is linked with does not, and what they compute is compared.
+# usage: variants_test.py PEERS_GPU FAKE_CUDA LIBRARY: Kolo beside itself in peers-gpu (bench/peers_gpu/variants.c). A variant
+# reads its own parameters, the library that the program is linked with does not, and what they compute is compared.
 import os
 import subprocess
 import sys
 
-PEERS, FAKE = sys.argv[1:3]
+PEERS, FAKE, LIBRARY = sys.argv[1:4]
 
 
 def run(*more):
@@ -34,3 +34,7 @@ want(status and "a variant's" not in output and "many" in output, "the linked on
 del os.environ["KOLO_GPU_BLOCKS"]
 status, output = run("--variant", "KOLO_GPU_BLOCKS")
 want(status and "KEY=VALUE" in output, "settings that cannot be read were taken", output)
+status, output = run("--variant", f"library={LIBRARY},KOLO_GPU_BLOCKS=3")
+want(status == 0 and output.count(f"of library={LIBRARY}") == 4, "another file of the library was not taken", output)
+status, output = run("--variant", "library=/nowhere.so")
+want(status and "/nowhere.so" in output, "a file that is not there was taken", output)
