@@ -169,6 +169,9 @@ typedef struct kolo_exec_ops {
     kolo_status_t (*poll)(void *state);
     /* Ends what is queued or running; any thread, also while another is in launch(). Nothing runs well after it. */
     void (*cancel)(void *state);
+    /* Tells whether anything that was queued has ended without its results; read when poll() has said that all is
+     * over. */
+    bool (*gave_up)(const void *state);
     /* What it waits for now, where operations do not run by the host; one thread at a time, which comes every few
      * milliseconds at most. Never blocks. */
     void (*waits)(void *state, kolo_exec_waits_t *waits);

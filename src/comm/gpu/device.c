@@ -5,6 +5,7 @@
  * kernels (stop.c).
  */
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 #include "comm/call/call.h"
 #include "comm/window/window.h"
@@ -90,22 +91,25 @@ static void describe(void *arg, char *buf, size_t bytes)
              body->gpu.device);
 }
 
-/* Waits for the kernels; where the abort came meanwhile they have ended without results. */
+/* Waits for the kernels. What has come to its end with its results is complete, whatever comes meanwhile. */
 static kolo_status_t wait_done(kolo_body_t *body, const _Atomic uint32_t *abort, uint64_t deadline)
 {
     kolo_wait_t wait;
-    bool waited = false;
     char what[160];
-    kolo_status_t status;
+    kolo_status_t status, now;
     void *state = atomic_load(&body->gpu.state);
     kolo_wait_init(&wait, abort, deadline, describe, body, 1);
     while ((status = body->gpu.exec->poll(state)) == KOLO_IN_PROGRESS) {
+        KOLO_FAIL_POINT("comm.device.not_done");
         if (atomic_load(&body->gpu.cancelled)) kolo_window_device_release(body);
-        if ((status = kolo_wait_pause(&wait)) != KOLO_OK) break;
-        waited = true;
+        if ((status = kolo_wait_pause(&wait)) == KOLO_OK) continue;
+        now = body->gpu.exec->poll(state);
+        if (now != KOLO_IN_PROGRESS) status = now;
+        break;
     }
     kolo_wait_end(&wait);
-    if (status != KOLO_OK || !waited || !abort || !atomic_load(abort)) return status;
+    if (status != KOLO_OK || !abort || !atomic_load(abort)) return status;
+    if (!body->gpu.exec->gave_up(state) && !kolo_window_device_released(body)) return KOLO_OK;
     describe(body, what, sizeof what);
     return kolo_fail(KOLO_ERR_ABORTED, "aborted while waiting for %s", what);
 }

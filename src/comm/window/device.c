@@ -381,8 +381,15 @@ void kolo_window_device_release(kolo_body_t *body)
     for (int r = 0; r < body->nranks; r++)
         for (int i = 0; i < KOLO_SIGNALS; i++) {
             uint32_t due = atomic_load(&w->due[r * KOLO_SIGNALS + i]);
-            if ((int32_t)(atomic_load(&w->lines[r].words[i]) - due) < 0) atomic_store(&w->lines[r].words[i], due);
+            if ((int32_t)(atomic_load(&w->lines[r].words[i]) - due) >= 0) continue;
+            atomic_store(&w->released, true);
+            atomic_store(&w->lines[r].words[i], due);
         }
+}
+
+bool kolo_window_device_released(const kolo_body_t *body)
+{
+    return body->windows && atomic_load(&body->windows->released);
 }
 
 /* Looks at waits' time limits: the time runs while a stream waits, not while the wait stands behind other work on

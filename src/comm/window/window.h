@@ -77,6 +77,7 @@ typedef struct kolo_windows {
     kolo_relay_t *relay;
     uint64_t device_lines; /* GPUs: my board as mapped for mine */
     _Atomic uint32_t *due; /* GPUs: [rank * KOLO_SIGNALS + number] that streams wait for, at most */
+    _Atomic bool released; /* GPUs: a stream was let go without its signal */
     struct {               /* GPUs, where calls have a time limit: the wait that a stream has come to */
         uint64_t word;     /* where it says so, as mapped for the GPU: in the line behind the board's last */
         uint32_t number;   /* of the last wait */
@@ -183,6 +184,7 @@ kolo_status_t kolo_window_device_launch(kolo_body_t *body, const kolo_call_t *ca
 /* Releases streams that wait, after the communicator has failed: writes what they wait for, again and again until
  * they are through, since peers may write there, too. Any thread. */
 void kolo_window_device_release(kolo_body_t *body);
+bool kolo_window_device_released(const kolo_body_t *body); /* some were */
 /* Returns KOLO_ERR_TIMEOUT if a stream has waited longer than op_timeout_ms for a signal. On the progress
  * thread. */
 kolo_status_t kolo_window_device_look(kolo_body_t *body);

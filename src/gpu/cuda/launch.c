@@ -375,6 +375,13 @@ static void cancel(void *state)
     __atomic_store_n(&s->mailbox->abort, 1, __ATOMIC_RELEASE);
 }
 
+/* Kernels that give up leave a report, before they end. */
+static bool gave_up(const void *state)
+{
+    const kolo_cuda_state_t *s = state;
+    return __atomic_load_n(&s->mailbox->report.set, __ATOMIC_ACQUIRE) != 0;
+}
+
 static size_t memory(const void *state)
 {
     return ((const kolo_cuda_state_t *)state)->region_bytes;
@@ -401,6 +408,7 @@ const kolo_exec_ops_t kolo_exec_cuda = {.name = "cuda",
                                         .move = kolo_cuda_move,
                                         .poll = poll,
                                         .cancel = cancel,
+                                        .gave_up = gave_up,
                                         .waits = kolo_cuda_waits,
                                         .awaited = kolo_cuda_awaited,
                                         .memory = memory,

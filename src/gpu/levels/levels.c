@@ -153,6 +153,15 @@ static void cancel(void *state)
     for (int i = 0; i < n; i++) parts[i]->ops->cancel(parts[i]->state);
 }
 
+static bool gave_up(const void *state)
+{
+    const kolo_exec_part_t *parts[3];
+    int n = parts_of(state, parts);
+    for (int i = 0; i < n; i++)
+        if (parts[i]->ops->gave_up(parts[i]->state)) return true;
+    return false;
+}
+
 static void awaited(void *state, char *buf, size_t bytes)
 {
     const kolo_levels_t *s = state;
@@ -240,6 +249,7 @@ const kolo_exec_ops_t kolo_exec_levels = {.name = "hierarchical",
                                           .check = check,
                                           .poll = poll,
                                           .cancel = cancel,
+                                          .gave_up = gave_up,
                                           .awaited = awaited,
                                           .memory = memory,
                                           .close = close_state};

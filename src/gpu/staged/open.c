@@ -148,6 +148,12 @@ static void cancel(void *state)
     kolo_gate_open(&s->gate);
 }
 
+static bool gave_up(const void *state)
+{
+    const kolo_staged_t *s = state;
+    return atomic_load(&s->dropped);
+}
+
 static void awaited(void *state, char *buf, size_t bytes)
 {
     (void)state; /* the host's operation has said it */
@@ -182,6 +188,7 @@ const kolo_exec_ops_t kolo_exec_staged = {.name = "staged",
                                           .follow = kolo_staged_follow,
                                           .poll = kolo_staged_poll,
                                           .cancel = cancel,
+                                          .gave_up = gave_up,
                                           .awaited = awaited,
                                           .memory = memory,
                                           .close = close_state};

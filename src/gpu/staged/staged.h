@@ -83,6 +83,7 @@ typedef struct kolo_staged {
     uint32_t number;                    /* of the last piece queued */
     bool running;
     _Atomic uint32_t cancelled, stopping;
+    _Atomic bool dropped; /* operations ended without their results */
     kolo_gate_t gate;
     size_t *counts; /* by rank; of the thread */
     pthread_t thread;

@@ -27,6 +27,13 @@ static kolo_status_t await_piece(kolo_staged_t *s, const kolo_staged_op_t *op, u
     return status;
 }
 
+static void has_run(kolo_staged_t *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->running = false;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static kolo_status_t run(kolo_staged_t *s, const kolo_staged_op_t *op)
 {
     for (uint32_t p = 0; p < op->pieces; p++) {
@@ -36,6 +43,7 @@ static kolo_status_t run(kolo_staged_t *s, const kolo_staged_op_t *op)
             KOLO_TRY(kolo_staged_collective_run(s, op, p));
         else
             KOLO_TRY(kolo_staged_messages_run(s, op));
+        if (p + 1 == op->pieces) has_run(s); /* what a stream shows as complete is so, also to who polls */
         kolo_staged_let_go(s, op->pair, number);
     }
     return KOLO_OK;
@@ -45,6 +53,7 @@ static kolo_status_t run(kolo_staged_t *s, const kolo_staged_op_t *op)
 static void let_all_go(kolo_staged_t *s)
 {
     pthread_mutex_lock(&s->lock);
+    if (s->queue.head || s->replays.head) atomic_store(&s->dropped, true);
     for (kolo_staged_op_t *op; (op = kolo_staged_pop(&s->queue));) free(op);
     for (kolo_staged_op_t *op; (op = kolo_staged_pop(&s->replays));)
         kolo_staged_let_go(s, op->pair, op->base + op->pieces);
@@ -56,6 +65,7 @@ static void run_and_end(kolo_staged_t *s, kolo_staged_op_t *op)
 {
     kolo_status_t status = run(s, op);
     if (status != KOLO_OK) {
+        atomic_store(&s->dropped, true);
         atomic_store(&s->cancelled, 1);
         s->env.host->fail(s->env.host_arg, status, op->calls);
     }

@@ -55,6 +55,7 @@ KOLO_DEV bool kolo_plan_order(const kolo_cuda_plan_args_t &a, const kolo_plan_at
         while ((int32_t)(kolo_flag_load(kolo_plan_event(a, at, in.event)) - b->waits[in.event]) <= 0) {
             kolo_pause();
             if (++spins % KOLO_SPINS_A_LOOK || !kolo_mailbox_aborted(box)) continue;
+            kolo_report(box, KOLO_CUDA_WAITS_TILE, a.l.c.rank, in.event);
             b->ended = 1;
             break;
         }
