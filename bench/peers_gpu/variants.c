@@ -71,8 +71,7 @@ void variants_open(const options_t *o)
         void *loaded = again_load(file);
         if (!loaded) die("%s cannot be loaded beside it", file);
         find_all(loaded, &kolos[library]);
-        if (!again_enter(&again, settings))
-            die("--variant %s: want [library=FILE,]KEY=VALUE,...", o->variants[i]);
+        if (!again_enter(&again, settings)) die("--variant %s: want [library=FILE,]KEY=VALUE,...", o->variants[i]);
         first_call(library);
         again_leave(&again);
     }

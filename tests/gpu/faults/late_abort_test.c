@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A rank waits for what it has queued on its GPU; that is complete, with its results, when the abort of another rank
- * comes, and only then the wait looks again. What was complete counts as complete. Two ranks as threads, on the fake
- * driver; a fail point stands between the two looks.
+ * A rank waits for what it has queued on its GPU; that is complete, with its results, when the abort of another
+ * rank comes, and only then the wait looks again. What was complete counts as complete. Two ranks as threads, on
+ * the fake driver; a fail point stands between the two looks.
  */
 #include "base/clock.h"
 #include "base/failpoint.h"
@@ -44,8 +44,8 @@ static void between(const char *name, kolo_fault_t fault)
 
 static bool sum(kit_rank_t *r)
 {
-    return KIT_OK(kolo_all_reduce(r->buffer, r->buffer + COUNT * sizeof(int32_t), COUNT, KOLO_INT32, KOLO_SUM, r->comm,
-                                  r->streams[0]));
+    return KIT_OK(kolo_all_reduce(r->buffer, r->buffer + COUNT * sizeof(int32_t), COUNT, KOLO_INT32, KOLO_SUM,
+                                  r->comm, r->streams[0]));
 }
 
 static void first_rank(kit_rank_t *r)
