@@ -21,6 +21,21 @@ typedef struct kolo_lift {
     double factor; /* what elements are multiplied by, in the type's own rules, to the bit; 1.0: a plain copy */
 } kolo_lift_t;
 
+/* Parts of two vectors, neighbours of which make a sum that takes what they have in common once (Adasum). */
+typedef struct kolo_blend {
+    void *to;          /* may be a or b */
+    const void *a, *b; /* as all, aligned to their elements */
+    size_t count;
+    double *sums; /* KOLO_BLEND_...; NULL: to becomes a + b */
+} kolo_blend_t;
+enum { KOLO_BLEND_AB, KOLO_BLEND_AA, KOLO_BLEND_BB, KOLO_BLEND_SUMS };
+#define KOLO_BLEND_CHUNK 16384 /* bytes */
+/* Returns how many doubles of room the products of n parts need, that have so many bytes together. */
+static inline size_t kolo_blend_room(size_t bytes, size_t n)
+{
+    return KOLO_BLEND_SUMS * (bytes / KOLO_BLEND_CHUNK + n);
+}
+
 /* Whoever decides on an error calls kolo_fail(), as everywhere. Functions of a queue are called by several threads,
  * but never by two at once, except those of which it says "any thread". None may block. */
 typedef struct kolo_mem_queue_ops {
@@ -35,6 +50,11 @@ typedef struct kolo_mem_queue_ops {
     kolo_status_t (*passed)(void *queue, void *event);
     /* Queued behind what was queued before. The list stays until the next mark is reached. */
     kolo_status_t (*lift)(void *queue, const kolo_lift_t *list, size_t n);
+    /* Sets the sums of each part to its products, by way of `room` (kolo_blend_room()). NULL: nothing is blended
+     * here. */
+    kolo_status_t (*products)(void *queue, const kolo_blend_t *list, size_t n, kolo_type_t type, double *room);
+    /* Sets each part to (1 - ab / 2aa) a + (1 - ab / 2bb) b. */
+    kolo_status_t (*blend)(void *queue, const kolo_blend_t *list, size_t n, kolo_type_t type);
     kolo_status_t (*fetch)(void *queue, void *host, const void *memory, size_t bytes);
     kolo_status_t (*store)(void *queue, void *memory, const void *host, size_t bytes);
     kolo_status_t (*mark)(void *queue, uint64_t *mark);

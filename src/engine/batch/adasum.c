@@ -11,30 +11,38 @@
  * of the products. At the end each has one piece of the result, and the pieces go back the way they came. Every
  * element is computed by one rank only, so all ranks get the same bits.
  *
+ * On GPUs the same is queued: messages of the communicator of GPUs, kernels for the arithmetic
+ * (gpu/cuda/blend.cuh), sums and coefficients in the GPU's memory. Only the order in which products are added
+ * differs.
+ *
  * A rank that has joined brings zeros: Adasum of a and zero is a, and no coefficient of anyone changes.
  */
+#include "engine/batch/native.h"
+#include "engine/batch/parts.h"
 #include "engine/batch/perform.h"
-#include "engine/engine.h"
 #include "engine/values_kernels.h"
 
 #include <float.h>
 #include <math.h>
-#include <string.h>
+#include <stdlib.h>
 
-enum { AB, AA, BB, PRODUCTS, LEVELS_MAX = 31 };
+enum { LEVELS_MAX = 31, ALIGN = 8 }; /* elements: of begins of pieces, for wide loads */
+
+typedef struct {
+    size_t from, to; /* elements of data */
+} piece_t;
 
 typedef struct {
     kolo_set_t *s;
     kolo_type_t type;
+    kolo_use_t *use; /* of the GPU that all lies on; NULL: host memory */
     size_t elem, ntensors;
-    size_t *ends;          /* of each tensor, in elements from the begin of data */
-    double *sums, *others; /* PRODUCTS per tensor: this rank's or the group's, and what a partner sent */
+    piece_t *tensors;
+    kolo_blend_t *parts;   /* of a piece, for the GPU */
+    double *sums, *others; /* KOLO_BLEND_SUMS per tensor: this rank's or the group's, and what a partner sent */
+    double *room;          /* of the GPU's, for products */
     char *data, *theirs;
 } adasum_t;
-
-typedef struct {
-    size_t from, to;
-} piece_t;
 
 /* ---- arithmetic ---- */
 
@@ -70,9 +78,9 @@ static void products(const void *a, const void *b, size_t n, kolo_type_t type, d
         widen(type, y, (const uint16_t *)b + at, m);
         kolo_values()->products_f32(&p, x, y, m);
     }
-    out[AB] = sum_of(p.ab);
-    out[AA] = sum_of(p.aa);
-    out[BB] = sum_of(p.bb);
+    out[KOLO_BLEND_AB] = sum_of(p.ab);
+    out[KOLO_BLEND_AA] = sum_of(p.aa);
+    out[KOLO_BLEND_BB] = sum_of(p.bb);
 }
 
 /* Computes dst = c[0] a + c[1] b; dst may be a or b. */
@@ -99,55 +107,53 @@ static double coefficient(double ab, double norm)
 
 /* ---- tensor by tensor ---- */
 
-/* Finds the part of tensor t that lies in the piece; false: there is none. */
-static bool part_of(const adasum_t *x, size_t t, piece_t piece, piece_t *part)
+/* Lists the parts of tensors that lie in the piece: mine at its place in data, theirs from the begin of that
+ * buffer. Returns how many; all: also those of which nothing does. */
+static size_t list_parts(const adasum_t *x, piece_t piece, bool mine_is_a, bool all)
 {
-    size_t from = t ? x->ends[t - 1] : 0;
-    part->from = KOLO_MAX(from, piece.from);
-    part->to = KOLO_MIN(x->ends[t], piece.to);
-    return part->from < part->to;
+    size_t n = 0;
+    for (size_t t = 0; t < x->ntensors; t++) {
+        size_t from = KOLO_MAX(x->tensors[t].from, piece.from), to = KOLO_MIN(x->tensors[t].to, piece.to);
+        size_t count = from < to ? to - from : 0;
+        if (count == 0 && !all) continue;
+        char *mine = x->data + (count ? from : piece.from) * x->elem;
+        const char *theirs = x->theirs + (count ? from - piece.from : 0) * x->elem;
+        x->parts[n++] = (kolo_blend_t){.to = mine,
+                                       .a = mine_is_a ? mine : theirs,
+                                       .b = mine_is_a ? theirs : mine,
+                                       .count = count,
+                                       .sums = x->sums + t * KOLO_BLEND_SUMS};
+    }
+    return n;
 }
 
-/* Sums up: mine lies at its place in data, theirs from the begin of that buffer. */
-static void sum_up(const adasum_t *x, piece_t piece, bool mine_is_a)
+static kolo_status_t sum_up(const adasum_t *x, piece_t piece, bool mine_is_a)
 {
-    piece_t part;
-    memset(x->sums, 0, x->ntensors * PRODUCTS * sizeof *x->sums);
-    for (size_t t = 0; t < x->ntensors; t++) {
-        if (!part_of(x, t, piece, &part)) continue;
-        const char *mine = x->data + part.from * x->elem, *theirs = x->theirs + (part.from - piece.from) * x->elem;
-        products(mine_is_a ? mine : theirs, mine_is_a ? theirs : mine, part.to - part.from, x->type,
-                 x->sums + t * PRODUCTS);
-    }
+    size_t n = list_parts(x, piece, mine_is_a, true);
+    if (x->use) return kolo_use_products(x->use, x->parts, n, x->type, x->room);
+    for (const kolo_blend_t *p = x->parts; p < x->parts + n; p++) products(p->a, p->b, p->count, x->type, p->sums);
+    return KOLO_OK;
 }
 
-static void merge(const adasum_t *x, piece_t piece, bool mine_is_a)
+static kolo_status_t merge(const adasum_t *x, piece_t piece, bool mine_is_a)
 {
-    piece_t part;
-    for (size_t t = 0; t < x->ntensors; t++) {
-        if (!part_of(x, t, piece, &part)) continue;
-        char *mine = x->data + part.from * x->elem;
-        const char *theirs = x->theirs + (part.from - piece.from) * x->elem;
-        const double *p = x->sums + t * PRODUCTS;
-        const double c[2] = {coefficient(p[AB], p[AA]), coefficient(p[AB], p[BB])};
-        combine(x->type, part.to - part.from, mine, mine_is_a ? mine : theirs, mine_is_a ? theirs : mine, c);
+    size_t n = list_parts(x, piece, mine_is_a, false);
+    if (x->use) return kolo_use_blend(x->use, x->parts, n, x->type);
+    for (const kolo_blend_t *p = x->parts; p < x->parts + n; p++) {
+        const double *sums = p->sums, ab = sums[KOLO_BLEND_AB];
+        const double c[2] = {coefficient(ab, sums[KOLO_BLEND_AA]), coefficient(ab, sums[KOLO_BLEND_BB])};
+        combine(x->type, p->count, p->to, p->a, p->b, c);
     }
+    return KOLO_OK;
 }
 
 /* ---- between ranks ---- */
 
-typedef struct {
-    const void *out;
-    size_t nout;
-    void *in;
-    size_t nin;
-    kolo_type_t type;
-} swap_t;
-
 /* Sends and receives. Both sides know when there is nothing to send. */
-static kolo_status_t exchange(const adasum_t *x, int peer, const swap_t *w)
+static kolo_status_t exchange(const adasum_t *x, int peer, const kolo_swap_t *w)
 {
     kolo_status_t status = KOLO_OK;
+    if (x->use) return kolo_native_swap(x->s, peer, w);
     KOLO_TRY(kolo_group_start());
     if (w->nout > 0) status = kolo_send(w->out, w->nout, w->type, peer, x->s->comm, NULL);
     if (w->nin > 0 && status == KOLO_OK) status = kolo_recv(w->in, w->nin, w->type, peer, x->s->comm, NULL);
@@ -157,7 +163,7 @@ static kolo_status_t exchange(const adasum_t *x, int peer, const swap_t *w)
 
 static kolo_status_t send_piece(const adasum_t *x, int peer, piece_t out, piece_t in, void *into)
 {
-    const swap_t w = {x->data + out.from * x->elem, out.to - out.from, into, in.to - in.from, x->type};
+    const kolo_swap_t w = {x->data + out.from * x->elem, out.to - out.from, into, in.to - in.from, x->type};
     return exchange(x, peer, &w);
 }
 
@@ -165,10 +171,12 @@ static kolo_status_t send_piece(const adasum_t *x, int peer, piece_t out, piece_
  * the same bits on all. */
 static kolo_status_t sum_over(const adasum_t *x, int group)
 {
-    size_t n = x->ntensors * PRODUCTS;
+    size_t n = x->ntensors * KOLO_BLEND_SUMS;
     for (int d = 1; d < group; d *= 2) {
-        KOLO_TRY(exchange(x, x->s->rank ^ d, &(swap_t){x->sums, n, x->others, n, KOLO_FLOAT64}));
-        for (size_t i = 0; i < n; i++) x->sums[i] += x->others[i];
+        KOLO_TRY(exchange(x, x->s->rank ^ d, &(kolo_swap_t){x->sums, n, x->others, n, KOLO_FLOAT64}));
+        const kolo_blend_t add = {.to = x->sums, .a = x->sums, .b = x->others, .count = n};
+        if (x->use) KOLO_TRY(kolo_use_blend(x->use, &add, 1, KOLO_FLOAT64));
+        for (size_t i = 0; i < n && !x->use; i++) x->sums[i] += x->others[i];
     }
     return KOLO_OK;
 }
@@ -176,7 +184,7 @@ static kolo_status_t sum_over(const adasum_t *x, int group)
 /* Cuts what this rank holds into what it keeps and what the partner does. The lower one keeps the first half. */
 static void halve(piece_t whole, bool lower, piece_t *keep, piece_t *give)
 {
-    size_t middle = whole.from + (whole.to - whole.from) / 2;
+    size_t middle = whole.from + (whole.to - whole.from) / 2 / ALIGN * ALIGN;
     piece_t first = {whole.from, middle}, second = {middle, whole.to};
     *keep = lower ? first : second;
     *give = lower ? second : first;
@@ -191,9 +199,9 @@ static kolo_status_t run_tree(const adasum_t *x, size_t count, int ranks)
         bool lower = !(me & d);
         halve(held[level], lower, &held[level + 1], &give);
         KOLO_TRY(send_piece(x, me ^ d, give, held[level + 1], x->theirs));
-        sum_up(x, held[level + 1], lower);
+        KOLO_TRY(sum_up(x, held[level + 1], lower));
         KOLO_TRY(sum_over(x, 2 * d));
-        merge(x, held[level + 1], lower);
+        KOLO_TRY(merge(x, held[level + 1], lower));
     }
     for (int d = ranks / 2; d > 0; d /= 2, level--) {
         piece_t same, other;
@@ -216,8 +224,8 @@ static kolo_status_t run(const adasum_t *x, size_t count)
     bool folds = me + ranks < x->s->size;
     if (folds) {
         KOLO_TRY(send_piece(x, me + ranks, none, all, x->theirs));
-        sum_up(x, all, true);
-        merge(x, all, true);
+        KOLO_TRY(sum_up(x, all, true));
+        KOLO_TRY(merge(x, all, true));
     }
     KOLO_TRY(run_tree(x, count, ranks));
     return folds ? send_piece(x, me + ranks, all, none, NULL) : KOLO_OK;
@@ -225,24 +233,45 @@ static kolo_status_t run(const adasum_t *x, size_t count)
 
 /* ---- what perform.c calls ---- */
 
-size_t kolo_adasum_scratch(const kolo_set_t *s, size_t count, size_t elem, size_t ntensors)
+/* Returns the bytes of a partner's vector that come here at once. */
+static size_t theirs_of(const kolo_set_t *s, size_t count, size_t elem)
 {
     bool power = (s->size & (s->size - 1)) == 0;
-    return ntensors * (sizeof(size_t) + 2 * PRODUCTS * sizeof(double)) + (power ? (count + 1) / 2 : count) * elem;
+    return (power ? (count + 1) / 2 + ALIGN : count) * elem;
+}
+
+/* Returns where the vector of a partner begins behind so many doubles, for loads of any width. */
+static size_t theirs_at(size_t doubles)
+{
+    return KOLO_ROUND_UP(doubles * sizeof(double), (size_t)64);
+}
+
+size_t kolo_adasum_scratch(const kolo_set_t *s, size_t count, size_t elem, size_t ntensors)
+{
+    size_t theirs = theirs_of(s, count, elem);
+    return theirs_at(2 * ntensors * KOLO_BLEND_SUMS + kolo_blend_room(theirs, ntensors)) + theirs;
 }
 
 kolo_status_t kolo_adasum(kolo_set_t *s, kolo_response_t *const *batch, size_t n, void *data, void *scratch)
 {
     adasum_t x = {.s = s, .type = batch[0]->request.type, .ntensors = n, .data = data, .sums = scratch};
-    size_t count = 0;
+    size_t count = 0, at = 0, bytes;
+    x.use = s->engine->native ? s->engine->native->use : NULL;
     x.elem = kolo_type_size(x.type);
-    x.others = x.sums + n * PRODUCTS;
-    x.ends = (size_t *)(x.others + n * PRODUCTS);
-    x.theirs = (char *)(x.ends + n);
+    x.parts = malloc(n * (sizeof *x.parts + sizeof *x.tensors));
+    if (!x.parts) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for Adasum of %zu tensors", n);
+    x.tensors = (piece_t *)(x.parts + n);
     for (size_t i = 0; i < n; i++) {
-        const kolo_tensor_request_t *q = &batch[i]->request;
-        count += (size_t)kolo_shape_elements(q->shape, q->ndims, 0, x.elem);
-        x.ends[i] = count;
+        kolo_backend_pieces_t p = kolo_pieces_of(s, batch[i], false);
+        count = at + kolo_piece_elements(&p, 0);
+        x.tensors[i] = (piece_t){at, count};
+        at += kolo_piece_room(&p, 0);
     }
-    return count > 0 && s->size > 1 ? run(&x, count) : KOLO_OK;
+    bytes = kolo_adasum_scratch(s, count, x.elem, n);
+    x.others = x.sums + n * KOLO_BLEND_SUMS;
+    x.room = x.others + n * KOLO_BLEND_SUMS;
+    x.theirs = (char *)scratch + bytes - theirs_of(s, count, x.elem);
+    kolo_status_t status = count > 0 && s->size > 1 ? run(&x, count) : KOLO_OK;
+    free(x.parts);
+    return status;
 }

@@ -174,8 +174,8 @@ static kolo_status_t place_on_gpu(struct kolo_tensor_engine *e, const kolo_tenso
                          "%s: tensor %s: its address %p on GPU %d is no multiple of the %zu bytes of a %s", what,
                          q->name.text, bad, number, elem, kolo_tensor_request_type_name(q->type));
     atomic_compare_exchange_strong(&e->device, &none, number);
-    bool adasum = q->work == KOLO_WORK_ALL_REDUCE && q->op == KOLO_ADASUM; /* its arithmetic is the CPU's */
-    entry->request.device = atomic_load(&e->device) == number && !adasum;
+    bool adasum = q->work == KOLO_WORK_ALL_REDUCE && q->op == KOLO_ADASUM;
+    entry->request.device = atomic_load(&e->device) == number && (!adasum || entry->use->ops->blend);
     entry->after = entry->ready;
     entry->ready = NULL;
     entry->stream = memory ? memory->stream : NULL;

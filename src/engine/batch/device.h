@@ -39,7 +39,7 @@ typedef struct kolo_use {
     void *queue;
     pthread_mutex_t lock;                    /* one at a time in the queue */
     kolo_mem_t buffers[KOLO_FUSION_BUFFERS]; /* each as large as the host's, which is pinned; or none */
-    kolo_mem_t rooms[2];                     /* native.h: fusion buffers of what never leaves the device */
+    kolo_mem_t rooms[3];                     /* native.h: memory of what never leaves the device */
     bool stuck;                              /* it did not come to an end */
 } kolo_use_t;
 
@@ -132,6 +132,9 @@ const char *kolo_use_name(const kolo_use_t *use);
 kolo_status_t kolo_use_pin(kolo_use_t *use, void *host, size_t bytes);
 void kolo_use_unpin(kolo_use_t *use, void *host); /* NULL: nothing is pinned, or by nobody */
 kolo_status_t kolo_use_lift(kolo_use_t *use, const kolo_lift_t *list, size_t n);
+kolo_status_t kolo_use_products(kolo_use_t *use, const kolo_blend_t *list, size_t n, kolo_type_t type,
+                                double *room);
+kolo_status_t kolo_use_blend(kolo_use_t *use, const kolo_blend_t *list, size_t n, kolo_type_t type);
 kolo_status_t kolo_use_fetch(kolo_use_t *use, void *host, const void *memory, size_t bytes);
 kolo_status_t kolo_use_store(kolo_use_t *use, void *memory, const void *host, size_t bytes);
 kolo_status_t kolo_use_mark(kolo_use_t *use, uint64_t *mark);

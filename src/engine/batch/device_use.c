@@ -39,6 +39,18 @@ kolo_status_t kolo_use_lift(kolo_use_t *use, const kolo_lift_t *list, size_t n)
     return leave(use, use->ops->lift(use->queue, list, n));
 }
 
+kolo_status_t kolo_use_products(kolo_use_t *use, const kolo_blend_t *list, size_t n, kolo_type_t type, double *room)
+{
+    pthread_mutex_lock(&use->lock);
+    return leave(use, use->ops->products(use->queue, list, n, type, room));
+}
+
+kolo_status_t kolo_use_blend(kolo_use_t *use, const kolo_blend_t *list, size_t n, kolo_type_t type)
+{
+    pthread_mutex_lock(&use->lock);
+    return leave(use, use->ops->blend(use->queue, list, n, type));
+}
+
 kolo_status_t kolo_use_fetch(kolo_use_t *use, void *host, const void *memory, size_t bytes)
 {
     pthread_mutex_lock(&use->lock);

@@ -141,9 +141,11 @@ kolo_status_t kolo_native_begin(kolo_set_t *s, kolo_response_t *const *batch, si
     *native = false;
     if (!kolo_native_may(s, batch[0])) return KOLO_OK;
     kolo_need_t need = need_of(s, batch, n);
-    if (kolo_backend_takes_device(s, &need) && !s->gpu_asked && kolo_backend_is_kolo(s, &need))
+    bool adasum = need.work == KOLO_WORK_ALL_REDUCE && need.op == KOLO_ADASUM;
+    if (adasum) need.op = KOLO_SUM; /* where a sum would run; by messages between the GPUs, which Kolo has */
+    if (kolo_backend_takes_device(s, &need) && !s->gpu_asked && (adasum || kolo_backend_is_kolo(s, &need)))
         KOLO_TRY(open_gpu(s));
-    if (!kolo_backend_takes_device(s, &need)) return KOLO_OK;
+    if (!kolo_backend_takes_device(s, &need) || (adasum && s->gpu_missing)) return KOLO_OK;
     nt->use = atomic_load(&e->devices->uses[atomic_load(&e->device)]);
     bool parts = n > 1 && batch[0]->request.work != KOLO_WORK_ALL_REDUCE;
     KOLO_TRY(kolo_flight_take(e, &s->lane, n, parts ? n * (size_t)s->size : n, &nt->flight));
@@ -186,6 +188,23 @@ kolo_status_t kolo_native_room(kolo_set_t *s, kolo_room_t which, size_t bytes, v
 kolo_status_t kolo_native_lift(kolo_set_t *s, const kolo_lift_t *list, size_t n)
 {
     return kolo_use_lift(s->engine->native->use, list, n);
+}
+
+kolo_status_t kolo_native_swap(kolo_set_t *s, int peer, const kolo_swap_t *w)
+{
+    struct kolo_tensor_engine *e = s->engine;
+    kolo_comm_t gpu = atomic_load(&s->gpu);
+    void *stream = kolo_native_stream(s);
+    kolo_status_t status = KOLO_OK;
+    KOLO_TRY(kolo_group_start());
+    if (w->nout > 0) status = kolo_send(w->out, w->nout, w->type, peer, gpu, stream);
+    if (w->nin > 0 && status == KOLO_OK) status = kolo_recv(w->in, w->nin, w->type, peer, gpu, stream);
+    kolo_status_t ended = kolo_group_end();
+    if (status == KOLO_OK) status = ended;
+    if (status == KOLO_OK) return KOLO_OK;
+    e->foreign_failure = true; /* as any move that fails there (kolo_backend_run()) */
+    e->backend_failed = status != KOLO_ERR_SYSTEM;
+    return status;
 }
 
 kolo_status_t kolo_native_end(kolo_set_t *s, kolo_response_t *const *batch, size_t n, kolo_entry_t **done,

@@ -20,10 +20,19 @@ bool kolo_native_may(const kolo_set_t *s, const kolo_response_t *r);
 kolo_status_t kolo_native_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool *native);
 /* Returns the stream on which moves are queued. NULL: nothing runs on a GPU now. */
 void *kolo_native_stream(const kolo_set_t *s);
-/* Room on the GPU until the end: one for what is packed or scaled, one for results that nobody wants. */
-typedef enum { KOLO_ROOM_INPUT, KOLO_ROOM_OUTPUT } kolo_room_t;
+/* Room on the GPU until the end: for what is packed or scaled, for results that nobody wants, for Adasum. */
+typedef enum { KOLO_ROOM_INPUT, KOLO_ROOM_OUTPUT, KOLO_ROOM_SCRATCH } kolo_room_t;
 kolo_status_t kolo_native_room(kolo_set_t *s, kolo_room_t which, size_t bytes, void **memory);
 kolo_status_t kolo_native_lift(kolo_set_t *s, const kolo_lift_t *list, size_t n);
+/* Sends to a rank of the set and receives from it, by the communicator of GPUs, whatever the backends are. */
+typedef struct {
+    const void *out;
+    size_t nout;
+    void *in;
+    size_t nin;
+    kolo_type_t type;
+} kolo_swap_t;
+kolo_status_t kolo_native_swap(kolo_set_t *s, int peer, const kolo_swap_t *w);
 /* Notes for the timeline what was queued since the last step. */
 void kolo_native_step(kolo_set_t *s, int what);
 /* Ends a batch whose work is queued. Entries whose callers' streams wait are complete, and so are those that have

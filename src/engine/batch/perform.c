@@ -181,8 +181,23 @@ static kolo_status_t all_reduce(kolo_set_t *s, const batch_t *b, const operands_
                                                   .out = o->out,
                                                   .count = o->count,
                                                   .stream = kolo_native_stream(s)});
-    if (o->in != o->out && bytes > 0) memcpy(o->out, o->in, bytes);
+    if (o->in != o->out && bytes > 0 && s->engine->native)
+        KOLO_TRY(kolo_native_lift(s, &(kolo_lift_t){o->out, o->in, o->count, q->type, KOLO_SUM, 1.0}, 1));
+    else if (o->in != o->out && bytes > 0)
+        memcpy(o->out, o->in, bytes);
     return kolo_adasum(s, b->responses, b->n, o->out, o->scratch);
+}
+
+/* Finds what extra_of() wants, where an operation has nothing else of its own. */
+static kolo_status_t find_scratch(kolo_set_t *s, size_t bytes, char **scratch)
+{
+    void *memory = NULL;
+    *scratch = NULL;
+    if (bytes == 0) return KOLO_OK;
+    KOLO_TRY(s->engine->native ? kolo_native_room(s, KOLO_ROOM_SCRATCH, bytes, &memory)
+                               : kolo_fusion_room(s->engine, bytes, &memory));
+    *scratch = memory;
+    return KOLO_OK;
 }
 
 /* Takes the part of a rank that has joined. */
@@ -194,7 +209,9 @@ static kolo_status_t reduce_nothing(kolo_set_t *s, const batch_t *b)
     double factor = 1.0;
     kolo_op_t op = kolo_set_reduction(s, q->op, &factor);
     void *buffer = NULL;
+    char *scratch = NULL;
     if (s->engine->native) {
+        KOLO_TRY(find_scratch(s, extra_of(s, q, count, 0, 1), &scratch));
         KOLO_TRY(kolo_native_room(s, KOLO_ROOM_INPUT, used, &buffer));
         KOLO_TRY(kolo_native_lift(
             s, &(kolo_lift_t){.to = buffer, .count = count, .type = q->type, .op = op, .factor = 1.0}, 1));
@@ -202,8 +219,8 @@ static kolo_status_t reduce_nothing(kolo_set_t *s, const batch_t *b)
         extra = extra_of(s, q, count, used, 1);
         KOLO_TRY(kolo_fusion_room(s->engine, used + extra, &buffer));
         kolo_values_fill_identity(buffer, count, q->type, op);
+        if (extra > 0) scratch = (char *)buffer + scratch_at(used);
     }
-    char *scratch = extra > 0 ? (char *)buffer + scratch_at(used) : NULL;
     return all_reduce(s, b, &(operands_t){buffer, buffer, count, scratch});
 }
 
@@ -217,12 +234,10 @@ static kolo_status_t reduce_alone(kolo_set_t *s, const batch_t *b)
     double factor = q->postscale;
     (void)kolo_set_reduction(s, q->op, &factor);
     kolo_output_t out;
-    void *buffer = NULL;
+    char *scratch;
     uint64_t since = kolo_now_ns();
-    size_t room = extra_of(s, q, count, 0, 1);
     if (!entry) return reduce_nothing(s, b);
-    if (room > 0) KOLO_TRY(kolo_fusion_room(s->engine, room, &buffer));
-    char *scratch = room > 0 ? (char *)buffer + scratch_at(0) : NULL;
+    KOLO_TRY(find_scratch(s, extra_of(s, q, count, 0, 1), &scratch));
     KOLO_TRY(kolo_output_find(s, entry, q->shape, q->ndims, &out));
     const void *in = entry->input;
     KOLO_TRY(kolo_output_apart(s, entry, in, out.bytes, in == out.data, &out));
@@ -271,8 +286,10 @@ static kolo_status_t run_packed(kolo_set_t *s, batch_t *b, void *packed, size_t 
     if (q->work != KOLO_WORK_ALL_REDUCE) return kolo_perform_packed(s, b->responses, b->n, packed);
     KOLO_TALLY(s->engine->tally.packed_bytes, bytes);
     KOLO_TALLY(s->engine->tally.reduced_bytes, bytes);
-    operands_t packed_ones = {packed, packed, bytes / kolo_type_size(q->type), (char *)packed + scratch_at(bytes)};
-    return all_reduce(s, b, &packed_ones);
+    size_t count = bytes / kolo_type_size(q->type);
+    char *scratch = (char *)packed + scratch_at(bytes);
+    if (s->engine->native) KOLO_TRY(find_scratch(s, extra_of(s, q, count, 0, b->n), &scratch));
+    return all_reduce(s, b, &(operands_t){packed, packed, count, scratch});
 }
 
 static kolo_status_t run_fused(kolo_set_t *s, batch_t *b)

@@ -219,6 +219,23 @@ typedef struct {
     kolo_cuda_message_t rows[KOLO_CUDA_TABLE_ROWS];
 } kolo_cuda_table_args_t;
 
+/* Adasum: parts of two vectors, in chunks of KOLO_BLEND_CHUNK bytes (mem/queue.h). */
+#define KOLO_CUDA_BLENDS 64                                                                /* per launch */
+enum { KOLO_CUDA_BLEND_AB, KOLO_CUDA_BLEND_AA, KOLO_CUDA_BLEND_BB, KOLO_CUDA_BLEND_SUMS }; /* doubles of a part */
+enum { KOLO_CUDA_BLEND_FLOAT16, KOLO_CUDA_BLEND_BFLOAT16, KOLO_CUDA_BLEND_FLOAT32, KOLO_CUDA_BLEND_FLOAT64 };
+typedef struct {
+    uint64_t to, a, b, sums; /* sums 0: to becomes a + b */
+    uint64_t bytes;
+    uint32_t first; /* its first chunk */
+    uint32_t pad;
+} kolo_cuda_blend_item_t;
+typedef struct {
+    uint64_t room; /* sums of chunks, one behind the other */
+    uint32_t n, chunks, chunk_bytes;
+    uint32_t type; /* KOLO_CUDA_BLEND_FLOAT... */
+    kolo_cuda_blend_item_t items[KOLO_CUDA_BLENDS];
+} kolo_cuda_blend_args_t;
+
 /* Packing and unpacking: items of at most so many bytes a chunk, which a block works off. */
 #define KOLO_CUDA_LIFTS      96 /* per launch */
 #define KOLO_CUDA_LIFT_CHUNK 65536u

@@ -28,11 +28,14 @@ typedef enum {
 typedef struct {
     kolo_cu_module_t module;
     kolo_cu_func_t collective[KOLO_CUDA_FAMILIES][KOLO_EXEC_DEVICE_TYPES];
-    kolo_cu_func_t messages, messages_few, messages_table, table, lift;
+    kolo_cu_func_t messages, messages_few, messages_table, table, lift, products, product_sums, blend;
     bool early; /* they wait by themselves for the kernel before them */
 } kolo_cuda_kernels_t;
 kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, uint64_t deadline_ns,
                                 const kolo_cuda_kernels_t **kernels);
+/* Implements kolo_cuda_tensor_fns_t's blend(), for types of floats (blend.c). */
+kolo_status_t kolo_cuda_blend(const kolo_cuda_device_t *device, const kolo_blend_t *list, size_t n,
+                              kolo_type_t type, double *room, kolo_cu_stream_t stream);
 /* Tells whether kernels were compiled in. */
 bool kolo_cuda_built(void);
 

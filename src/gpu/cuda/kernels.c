@@ -146,6 +146,9 @@ static kolo_status_t load_locked(const kolo_cuda_device_t *device, uint64_t dead
             if (names[f][t]) r = api->module_function(&k->collective[f][t], k->module, names[f][t]);
     if (!r) r = api->module_function(&k->messages, k->module, "kolo_cuda_messages");
     if (!r) r = api->module_function(&k->lift, k->module, "kolo_cuda_lift");
+    if (!r) r = api->module_function(&k->products, k->module, "kolo_cuda_products");
+    if (!r) r = api->module_function(&k->product_sums, k->module, "kolo_cuda_product_sums");
+    if (!r) r = api->module_function(&k->blend, k->module, "kolo_cuda_blend");
     if (!r) r = api->module_function(&k->messages_few, k->module, "kolo_cuda_messages_few");
     if (!r) r = api->module_function(&k->messages_table, k->module, "kolo_cuda_messages_table");
     if (!r) r = api->module_function(&k->table, k->module, "kolo_cuda_table");

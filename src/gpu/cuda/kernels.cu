@@ -3,6 +3,7 @@
  * The kernels by name: a family for each type, and the messages, which have none. kernels.c finds them by these
  * names. Compiled by nvcc into the library, and by a C++ compiler for tests on machines without a GPU.
  */
+#include "gpu/cuda/blend.cuh"
 #include "gpu/cuda/direct.cuh"
 #include "gpu/cuda/lift.cuh"
 #include "gpu/cuda/ll.cuh"
@@ -94,6 +95,9 @@ KOLO_KERNEL kolo_cuda_plan_e4m3(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_
 KOLO_KERNEL kolo_cuda_plan_e5m2(KOLO_PARAM kolo_cuda_plan_args_t a) { kolo_plan_run<kolo_e5m2>(a); }
 
 KOLO_KERNEL kolo_cuda_lift(KOLO_PARAM kolo_cuda_lift_args_t c) { kolo_lift(c); }
+KOLO_KERNEL kolo_cuda_products(KOLO_PARAM kolo_cuda_blend_args_t c) { kolo_blend_run(c, false); }
+KOLO_KERNEL kolo_cuda_product_sums(KOLO_PARAM kolo_cuda_blend_args_t c) { kolo_blend_sums(c); }
+KOLO_KERNEL kolo_cuda_blend(KOLO_PARAM kolo_cuda_blend_args_t c) { kolo_blend_run(c, true); }
 KOLO_KERNEL kolo_cuda_messages_few(KOLO_PARAM kolo_cuda_p2p_args_t c) { kolo_messages(c, NULL); }
 KOLO_KERNEL kolo_cuda_messages(KOLO_PARAM kolo_cuda_p2p_many_t c) { kolo_messages(c.head, c.more); }
 KOLO_KERNEL kolo_cuda_messages_table(KOLO_PARAM kolo_cuda_p2p_args_t c) { kolo_messages_table(c); }

@@ -64,5 +64,6 @@ static kolo_status_t lift(const kolo_cuda_device_t *device, const kolo_lift_t *l
 
 void kolo_gpu_init(void)
 {
-    kolo_cuda_set_lift(lift);
+    static const kolo_cuda_tensor_fns_t fns = {lift, kolo_cuda_blend};
+    kolo_cuda_set_tensor_fns(&fns);
 }

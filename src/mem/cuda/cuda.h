@@ -100,10 +100,15 @@ bool kolo_cuda_run_same(const kolo_cuda_run_t *run, uintptr_t at, size_t bytes);
 
 /* queue.c */
 extern const kolo_mem_queue_ops_t kolo_cuda_queues;
-/* Packing by a kernel, put on a stream whose device's context is current. Kernels live above this room (gpu/cuda),
- * which enters its function here. */
-typedef kolo_status_t (*kolo_cuda_lift_fn_t)(const kolo_cuda_device_t *device, const kolo_lift_t *list, size_t n,
-                                             kolo_cu_stream_t stream);
-void kolo_cuda_set_lift(kolo_cuda_lift_fn_t fn);
+/* Work on tensors by kernels, put on a stream whose device's context is current. Kernels live above this room
+ * (gpu/cuda), which enters its functions here. */
+typedef struct {
+    kolo_status_t (*lift)(const kolo_cuda_device_t *device, const kolo_lift_t *list, size_t n,
+                          kolo_cu_stream_t stream);
+    /* Blends; or, into `room`, sums up products. */
+    kolo_status_t (*blend)(const kolo_cuda_device_t *device, const kolo_blend_t *list, size_t n, kolo_type_t type,
+                           double *room, kolo_cu_stream_t stream);
+} kolo_cuda_tensor_fns_t;
+void kolo_cuda_set_tensor_fns(const kolo_cuda_tensor_fns_t *fns);
 
 #endif

@@ -35,11 +35,11 @@ typedef struct {
     size_t nspare, notes_room;
 } queue_t;
 
-static kolo_cuda_lift_fn_t lift_fn;
+static const kolo_cuda_tensor_fns_t *fns;
 
-void kolo_cuda_set_lift(kolo_cuda_lift_fn_t fn)
+void kolo_cuda_set_tensor_fns(const kolo_cuda_tensor_fns_t *given)
 {
-    lift_fn = fn;
+    fns = given;
 }
 
 static kolo_status_t ended(const queue_t *q, kolo_cu_result_t r, bool pushed, const char *what)
@@ -143,11 +143,27 @@ static kolo_status_t lift(void *queue, const kolo_lift_t *list, size_t n)
             KOLO_TRY(
                 copy(q, ADDRESS(list[i].to), ADDRESS(list[i].from), list[i].count * kolo_type_bytes(list[i].type)));
     if (plain) return KOLO_OK;
-    if (!lift_fn) return kolo_fail(KOLO_ERR_UNSUPPORTED, "there is no kernel that packs tensors");
+    if (!fns) return kolo_fail(KOLO_ERR_UNSUPPORTED, "there is no kernel that packs tensors");
     KOLO_TRY(kolo_cuda_enter(q->device, &pushed));
-    kolo_status_t status = lift_fn(q->device, list, n, q->stream);
+    kolo_status_t status = fns->lift(q->device, list, n, q->stream);
     kolo_cuda_leave(pushed);
     return status;
+}
+
+static kolo_status_t products(void *queue, const kolo_blend_t *list, size_t n, kolo_type_t type, double *room)
+{
+    queue_t *q = queue;
+    bool pushed;
+    if (!fns) return kolo_fail(KOLO_ERR_UNSUPPORTED, "there is no kernel for Adasum");
+    KOLO_TRY(kolo_cuda_enter(q->device, &pushed));
+    kolo_status_t status = fns->blend(q->device, list, n, type, room, q->stream);
+    kolo_cuda_leave(pushed);
+    return status;
+}
+
+static kolo_status_t blend(void *queue, const kolo_blend_t *list, size_t n, kolo_type_t type)
+{
+    return products(queue, list, n, type, NULL);
 }
 
 /* ---- events ---- */
@@ -316,6 +332,8 @@ const kolo_mem_queue_ops_t kolo_cuda_queues = {.tells = false,
                                                .unpin = unpin,
                                                .passed = passed,
                                                .lift = lift,
+                                               .products = products,
+                                               .blend = blend,
                                                .fetch = fetch,
                                                .store = store,
                                                .mark = mark,

@@ -4,10 +4,100 @@
  */
 #include "engine_kit.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* ---- Adasum ---- */
+
+enum { BLENDED = 70 }; /* more of a type than one launch takes */
+
+static double value_of(kolo_type_t type, const char *at)
+{
+    uint16_t half;
+    uint32_t bits;
+    float f;
+    double d;
+    memcpy(&half, at, 2);
+    if (type == KOLO_FLOAT64) {
+        memcpy(&d, at, 8);
+        return d;
+    }
+    if (type == KOLO_FLOAT16)
+        return ldexp(half & 0x7c00 ? 1024 + (half & 0x3ff) : 0, (half >> 10 & 31) - 25) * (half >> 15 ? -1 : 1);
+    bits = (uint32_t)half << 16;
+    if (type == KOLO_FLOAT32) memcpy(&bits, at, 4);
+    memcpy(&f, &bits, 4);
+    return f;
+}
+
+/* The order in which products are added differs from the CPU's: a result may be the next number of its type. */
+static bool nearly_same(const twin_t *t)
+{
+    static const double steps[KOLO_TYPE_COUNT] = {
+        [KOLO_FLOAT16] = 0x1p-10, [KOLO_BFLOAT16] = 0x1p-7, [KOLO_FLOAT32] = 0x1p-23, [KOLO_FLOAT64] = 0x1p-46};
+    size_t elem = t->type == KOLO_FLOAT64 ? 8 : t->type == KOLO_FLOAT32 ? 4 : 2;
+    for (size_t at = 0; at < t->out_bytes; at += elem) {
+        double got = value_of(t->type, gpu.back + t->at + t->in_bytes + at),
+               want = value_of(t->type, t->result + at);
+        if (fabs(got - want) > 4 * steps[t->type] * (1 + fabs(want))) return false;
+    }
+    return true;
+}
+
+/* All ranks have the same bits. */
+static void compare_ranks(const twin_t *t)
+{
+    uint64_t sum = 1, most[2];
+    int64_t handle, two = 2;
+    for (size_t i = 0; i < t->out_bytes; i++) sum = sum * 31 + (uint8_t)gpu.back[t->at + t->in_bytes + i];
+    uint64_t mine[2] = {sum >> 1, INT64_MAX - (sum >> 1)};
+    kolo_tensor_t x = {"bits", KOLO_UINT64, 1, &two, mine, most};
+    KIT_OK(kolo_engine_all_reduce(engine, &x, KOLO_MAX, 1, 1, NULL, &handle));
+    KIT_OK(kolo_engine_wait(engine, handle, WAIT_MS, NULL));
+    if (most[0] != INT64_MAX - most[1]) KIT_FAIL("the ranks' results differ");
+}
+
+/* Every so many tensors are done by themselves, the others share operations. */
+static void blend_all(int alone)
+{
+    static const kolo_type_t types[] = {KOLO_FLOAT32, KOLO_FLOAT16, KOLO_FLOAT64, KOLO_BFLOAT16};
+    static twin_t t[BLENDED];
+    static char names[2][BLENDED][24];
+    int64_t handles[2][BLENDED];
+    used = 0;
+    for (int i = 0; i < BLENDED; i++) {
+        int64_t rows = i == 69 ? LARGE / 2 : i % 9 == 8 ? 0 : 1 + 37 * i % 100;
+        make_twin(&t[i], i < 66 ? KOLO_FLOAT32 : types[i % 4], rows, 1 + i % 3 * (i < 69), rows);
+        CHECK(upload(&t[i]));
+    }
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < BLENDED; i++) {
+            double pre = i % 5 == 1 ? 3.0 : 1.0, post = i % 7 == 2 ? 0.25 : 1.0;
+            for (int there = 0; there < 2; there++) {
+                snprintf(names[there][i], sizeof names[0][i], "blend.%d.%d.%d", alone, there, i);
+                kolo_tensor_t x = tensor(&t[i], names[there][i], there);
+                KIT_OK(kolo_engine_all_reduce(engine, &x, KOLO_ADASUM, pre, post, NULL, &handles[there][i]));
+                if (i % alone == 0) CHECK(wait_for(handles[there][i], there));
+            }
+        }
+        for (int i = 0; i < BLENDED; i++) {
+            if (i % alone) CHECK(wait_for(handles[0][i], false));
+            if (i % alone) CHECK(wait_for(handles[1][i], true));
+            if (!fetch(&t[i]) || !nearly_same(&t[i])) KIT_FAIL("Adasum of tensor %d, round %d: wrong", i, round);
+        }
+        compare_ranks(&t[BLENDED - 1]);
+    }
+    for (int i = 0; i < BLENDED; i++) free_twin(&t[i]);
+}
+
+void blend_each(void)
+{
+    blend_all(BLENDED);
+    blend_all(4);
+}
 
 /* ---- without a rank ---- */
 
@@ -55,6 +145,7 @@ void reduce_without_one(void)
         reduce_with_others(KOLO_PROD, "prod");
         reduce_with_others(KOLO_AVG, "avg");
     }
+    if (me.rank > 0) blend_all(4);
     KIT_OK(kolo_engine_join(engine, NULL, &join));
     KIT_OK(kolo_engine_wait(engine, join, WAIT_MS, NULL));
 }

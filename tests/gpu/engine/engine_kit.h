@@ -47,6 +47,7 @@ void reduce_alone(bool in_place);
 void reduce_behind_an_event(void);
 
 /* engine_cases.c */
+void blend_each(void);
 void reduce_without_one(void);
 void fail_some(bool all);
 void write_timeline(void);
