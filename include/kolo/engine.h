@@ -76,7 +76,8 @@ typedef struct kolo_engine_config {
     uint32_t magic; /* KOLO_ENGINE_CONFIG_MAGIC */
     /* KOLO_FUSION_THRESHOLD: the most bytes of one fused operation; 0: no fusion. 128 MiB */
     int64_t fusion_threshold;
-    /* KOLO_FUSION_TENSOR_MAX: a tensor of more bytes is reduced in place, without copies. 256 KiB */
+    /* KOLO_FUSION_TENSOR_MAX: a tensor of more bytes is reduced in place, without copies; on GPUs the parameter
+     * KOLO_FUSION_GPU_TENSOR_MAX, 8 MiB, holds instead. 256 KiB */
     int64_t fusion_tensor_max;
     /* KOLO_CACHE_CAPACITY: how many tensors are remembered between steps; 0: none. 1024 */
     int64_t cache_capacity;
@@ -230,8 +231,8 @@ typedef struct kolo_completion {
 } kolo_completion_t;
 
 /* Where a tensor's input and output are, and when the input is ready. A tensor in GPU memory is reduced there, by a
- * communicator of GPUs, if all ranks have it on the GPU that they first used. Otherwise, and for Adasum, it passes
- * through host memory. A program that starts CUDA after its engine must name the device. */
+ * communicator of GPUs, if all ranks have it on the GPU that they first used. Otherwise it passes through host
+ * memory. A program that starts CUDA after its engine must name the device. */
 #define KOLO_DEVICE_CPU (-1)
 typedef struct kolo_tensor_memory {
     int device; /* KOLO_DEVICE_CPU, or CUDA's number of the GPU whose memory both are */

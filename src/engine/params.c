@@ -14,6 +14,7 @@
 #include <string.h>
 
 static bool autotune, group_fusion;
+int64_t kolo_engine_gpu_tensor_max;
 static const char *backends, *cores;
 static int64_t fusion_threshold, fusion_tensor_max, cache_capacity, cycle_time_ms, average, stall_warn_ms,
     stall_limit_ms;
@@ -28,6 +29,10 @@ static const kolo_param_t rows[] = {
     {"KOLO_FUSION_TENSOR_MAX", KOLO_PARAM_SIZE, "256K", 0, KOLO_TENSOR_BYTES_MAX, NULL, false,
      "engine: a tensor of more bytes is reduced where it lies instead of being copied into a fused operation",
      &fusion_tensor_max},
+    {"KOLO_FUSION_GPU_TENSOR_MAX", KOLO_PARAM_SIZE, "8M", 0, KOLO_TENSOR_BYTES_MAX, NULL, true,
+     "engine: the same for tensors that all ranks have on their GPUs, where copies are cheap and operations are "
+     "not",
+     &kolo_engine_gpu_tensor_max},
     {"KOLO_ENGINE_GROUP_FUSION", KOLO_PARAM_BOOL, "1", 0, 0, NULL, false,
      "engine: 0: the tensors of a group are fused with each other only, never with those of another group or of "
      "none",

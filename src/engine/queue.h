@@ -8,6 +8,7 @@
 
 #include "base/wait.h"
 #include "engine/request.h"
+#include "mem/queue.h"
 
 #include <kolo/engine.h>
 #include <pthread.h>
@@ -27,7 +28,8 @@ typedef struct kolo_entry {
     kolo_tensors_t *lane;
     struct kolo_use *use;            /* the device of its memory (device.h); NULL: the CPU */
     void *ready;                     /* an event that has not passed; until then the finisher has the entry */
-    void *after, *note;              /* events that the device's queue waits for; the queue owns the second */
+    void *after;                     /* an event that the device's queue waits for */
+    kolo_queue_note_t note;          /* another, which is the queue's; event NULL: none */
     void *stream;                    /* the program's stream, which waits for the result */
     void *event;                     /* passes when the result is ready; NULL: it is ready */
     bool late;                       /* its end is written to the timeline when the device reaches it */

@@ -36,6 +36,12 @@ static inline size_t kolo_blend_room(size_t bytes, size_t n)
     return KOLO_BLEND_SUMS * (bytes / KOLO_BLEND_CHUNK + n);
 }
 
+typedef struct {
+    void *event;
+    uint64_t stream; /* another number than any stream had before; 0: not known */
+    uint64_t number; /* rises from note to note of a queue: a later one of the same stream comes behind this one */
+} kolo_queue_note_t;
+
 /* Whoever decides on an error calls kolo_fail(), as everywhere. Functions of a queue are called by several threads,
  * but never by two at once, except those of which it says "any thread". None may block. */
 typedef struct kolo_mem_queue_ops {
@@ -66,9 +72,11 @@ typedef struct kolo_mem_queue_ops {
     void *(*stream)(void *queue);
     /* What is queued from here on comes after the event; whoever waits is the device. */
     kolo_status_t (*wait)(void *queue, void *event);
-    /* An event behind all that stands in the program's stream now. Any thread. It goes back by wait_note(). */
-    kolo_status_t (*note)(void *queue, void *stream, void **event);
+    /* An event behind all that stands in the program's stream now. Any thread. It goes back by wait_note(), or, if
+     * nobody waits for it, by drop_note(). */
+    kolo_status_t (*note)(void *queue, void *stream, kolo_queue_note_t *note);
     kolo_status_t (*wait_note)(void *queue, void *event);
+    void (*drop_note)(void *queue, void *event);
     /* The event of a mark; after so many more marks it may be a later one's. */
     void *(*event_of)(void *queue, uint64_t mark);
     /* What the program queues into its stream from here on comes after the mark. */

@@ -197,7 +197,7 @@ kolo_status_t kolo_engine_devices_place(struct kolo_tensor_engine *e, const kolo
         if (status != KOLO_OK) return kolo_fail_prefix(status, "%s: tensor %s: ", what, entry->request.name.text);
     }
     KOLO_TRY(check_owner(entry, entry->input, device, "input", what));
-    KOLO_TRY(check_owner(entry, entry->output, device, "output", what));
+    if (entry->output != entry->input) KOLO_TRY(check_owner(entry, entry->output, device, "output", what));
     if (memory && memory->stream && !(entry->use && entry->use->ops->stream))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s: tensor %s: a stream comes with memory of a GPU; device %d has no streams", what,

@@ -140,8 +140,10 @@ kolo_status_t kolo_use_store(kolo_use_t *use, void *memory, const void *host, si
 kolo_status_t kolo_use_mark(kolo_use_t *use, uint64_t *mark);
 /* Makes what is queued from here on wait for what the entry's submission named; *waited: there is something. */
 kolo_status_t kolo_use_follow(kolo_use_t *use, kolo_entry_t *entry, bool *waited);
-/* Makes the program's stream wait for the mark. */
-kolo_status_t kolo_use_lead(kolo_use_t *use, uint64_t mark, void *stream);
+/* Before that: of what stands in one stream of the program, only the last of a batch has to be waited for. */
+void kolo_use_follow_last(kolo_use_t *use, kolo_response_t *const *batch, size_t n);
+/* Makes the program's streams that a batch named wait for the mark, each once. */
+kolo_status_t kolo_use_lead(kolo_use_t *use, uint64_t mark, kolo_response_t *const *batch, size_t n);
 kolo_status_t kolo_use_stamp(kolo_use_t *use, uint64_t *stamp);
 kolo_status_t kolo_use_time(kolo_use_t *use, uint64_t stamp, uint64_t *ns);
 /* Waits, on the loop, until a mark is reached or the engine is to end. `what` is done, for the error's text. */

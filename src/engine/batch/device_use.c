@@ -7,6 +7,8 @@
 
 #include <stdio.h>
 
+enum { STREAMS = 8 }; /* of the program, that a batch looks for at most */
+
 static kolo_status_t leave(kolo_use_t *use, kolo_status_t status)
 {
     pthread_mutex_unlock(&use->lock);
@@ -72,19 +74,54 @@ kolo_status_t kolo_use_mark(kolo_use_t *use, uint64_t *mark)
 kolo_status_t kolo_use_follow(kolo_use_t *use, kolo_entry_t *entry, bool *waited)
 {
     kolo_status_t status = KOLO_OK;
-    if (!entry->after && !entry->note) return KOLO_OK;
+    if (!entry->after && !entry->note.event) return KOLO_OK;
     *waited = true;
     pthread_mutex_lock(&use->lock);
     if (entry->after) status = use->ops->wait(use->queue, entry->after);
-    if (entry->note && status == KOLO_OK) status = use->ops->wait_note(use->queue, entry->note);
-    entry->after = entry->note = NULL;
+    if (entry->note.event && status == KOLO_OK) status = use->ops->wait_note(use->queue, entry->note.event);
+    entry->after = entry->note.event = NULL;
     return leave(use, status);
 }
 
-kolo_status_t kolo_use_lead(kolo_use_t *use, uint64_t mark, void *stream)
+void kolo_use_follow_last(kolo_use_t *use, kolo_response_t *const *batch, size_t n)
+{
+    kolo_queue_note_t *last[STREAMS];
+    int streams = 0;
+    for (size_t i = 0; i < n; i++) {
+        kolo_queue_note_t *note = batch[i]->entry ? &batch[i]->entry->note : NULL;
+        int k = 0;
+        if (!note || !note->event || !note->stream) continue;
+        while (k < streams && last[k]->stream != note->stream) k++;
+        if (k == STREAMS) continue;
+        if (k == streams) last[streams++] = note;
+        kolo_queue_note_t *earlier = note->number < last[k]->number ? note : last[k];
+        if (note == last[k]) continue;
+        if (earlier == last[k]) last[k] = note;
+        use->ops->drop_note(use->queue, earlier->event);
+        earlier->event = NULL;
+    }
+}
+
+static kolo_status_t lead(kolo_use_t *use, uint64_t mark, void *stream)
 {
     pthread_mutex_lock(&use->lock);
     return leave(use, use->ops->lead(use->queue, mark, stream));
+}
+
+kolo_status_t kolo_use_lead(kolo_use_t *use, uint64_t mark, kolo_response_t *const *batch, size_t n)
+{
+    void *led[STREAMS];
+    int streams = 0;
+    for (size_t i = 0; i < n; i++) {
+        void *stream = batch[i]->entry ? batch[i]->entry->stream : NULL;
+        int k = 0;
+        if (!stream) continue;
+        while (k < streams && led[k] != stream) k++;
+        if (k < streams) continue;
+        if (streams < STREAMS) led[streams++] = stream;
+        KOLO_TRY(lead(use, mark, stream));
+    }
+    return KOLO_OK;
 }
 
 kolo_status_t kolo_use_stamp(kolo_use_t *use, uint64_t *stamp)

@@ -31,7 +31,8 @@ static bool may_fuse(const kolo_fuse_rules_t *rules, const kolo_response_t *r, i
 {
     kolo_work_t work = r->request.work;
     bool fused = work == KOLO_WORK_ALL_REDUCE || work == KOLO_WORK_ALL_GATHER || work == KOLO_WORK_REDUCE_SCATTER;
-    return r->status == KOLO_OK && fused && bytes <= rules->tensor_max && bytes <= rules->threshold;
+    int64_t most = KOLO_MIN(r->device ? rules->gpu_tensor_max : rules->tensor_max, rules->threshold);
+    return r->status == KOLO_OK && fused && bytes <= most;
 }
 
 /* Tells whether both may be in one operation. Scales and shapes are each tensor's own. */

@@ -10,9 +10,10 @@
 /* ---- fuse.c ---- */
 
 typedef struct {
-    int64_t threshold, tensor_max; /* bytes: of a batch, of a tensor in one of several */
-    int nranks;                    /* of the set */
-    bool groups_apart;             /* no batch has tensors of two groups, or of a group and of none */
+    int64_t threshold;                  /* bytes of a batch */
+    int64_t tensor_max, gpu_tensor_max; /* bytes of a tensor in one of several, in host memory and on GPUs */
+    int nranks;                         /* of the set */
+    bool groups_apart;                  /* no batch has tensors of two groups, or of a group and of none */
 } kolo_fuse_rules_t;
 typedef struct {
     kolo_response_t **responses; /* in the order of their batches */
@@ -20,6 +21,7 @@ typedef struct {
     size_t nbatches, room;
 } kolo_batches_t;
 void kolo_fusion_batches_fini(kolo_batches_t *batches);
+extern int64_t kolo_engine_gpu_tensor_max; /* parameter */
 /* Puts `count` responses into batches; the same on all ranks, for it looks only at what all have agreed on. */
 kolo_status_t kolo_fusion_batches(const kolo_fuse_rules_t *rules, kolo_response_t *const *responses, size_t count,
                                   kolo_batches_t *batches);

@@ -36,7 +36,7 @@ static void expect_batches(int64_t threshold, int64_t tensor_max, const char *in
     kolo_response_t r[32];
     kolo_response_t *all[32];
     kolo_batches_t b = {NULL, NULL, 0, 0};
-    kolo_fuse_rules_t rules = {threshold, tensor_max, 2, groups_apart};
+    kolo_fuse_rules_t rules = {threshold, tensor_max, 2 * tensor_max, 2, groups_apart};
     int64_t rows[32][2];
     char got[300] = "";
     size_t n = 0, at = 0;
@@ -87,6 +87,7 @@ static void parts_go_with_parts_of_the_same_operation(void **state)
     expect_batches(1000, 1000, "G1 g1 G1 g1", "G1+G1 | g1+g1"); /* on GPUs by themselves */
     expect_batches(240, 1000, "g1 g2 g1", "g1+g2 | g1");        /* of all ranks together */
     expect_batches(1000, 159, "g1 g2 g1", "g1+g1 | g2");
+    expect_batches(1000, 159, "G1 g2 G2 g1", "G1+G2 | g2 | g1"); /* there a copy costs less */
 }
 
 static void the_threshold_bounds_a_batch(void **state)
@@ -129,7 +130,7 @@ static void batches_do_not_depend_on_the_rank(void **state)
     for (int rank = 0; rank < 2; rank++) {
         kolo_response_t r[3], *all[3] = {&r[0], &r[1], &r[2]};
         kolo_batches_t b = {NULL, NULL, 0, 0};
-        const kolo_fuse_rules_t rules = {300, 200, 2, false};
+        const kolo_fuse_rules_t rules = {300, 200, 200, 2, false};
         memset(r, 0, sizeof r);
         for (int i = 0; i < 3; i++) {
             r[i].request = (kolo_tensor_request_t){.work = i == 1 ? KOLO_WORK_ALL_GATHER : KOLO_WORK_ALL_REDUCE,

@@ -155,6 +155,7 @@ kolo_status_t kolo_native_begin(kolo_set_t *s, kolo_response_t *const *batch, si
     *native = true;
     if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_native_step(s, -1);
     s->ran_native = true;
+    kolo_use_follow_last(nt->use, batch, n);
     for (size_t i = 0; i < n; i++)
         if (batch[i]->entry) KOLO_TRY(kolo_use_follow(nt->use, batch[i]->entry, &waited));
     if (KOLO_UNLIKELY(e->timeline != NULL) && waited) kolo_native_step(s, KOLO_DO_WAIT);
@@ -216,11 +217,11 @@ kolo_status_t kolo_native_end(kolo_set_t *s, kolo_response_t *const *batch, size
     kolo_use_t *use = nt->use;
     uint64_t *mark = &flight->marks[use->number];
     KOLO_TRY(kolo_use_mark(use, mark));
+    KOLO_TRY(kolo_use_lead(use, *mark, batch, n));
     for (size_t i = 0; i < n; i++) {
         kolo_entry_t *entry = batch[i]->entry;
         if (!entry) continue; /* this rank has joined */
         entry->event = use->ops->event_of(use->queue, *mark);
-        if (entry->stream) KOLO_TRY(kolo_use_lead(use, *mark, entry->stream));
         entry->late = !entry->stream && entry->status == KOLO_OK;
         if (entry->late)
             flight->entries[flight->nentries++] = entry;

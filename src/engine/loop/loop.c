@@ -91,8 +91,12 @@ static kolo_status_t work(kolo_set_t *s, size_t count)
 {
     note_last(s, count);
     kolo_controller_worked(&s->controller);
-    kolo_fuse_rules_t rules = {s->engine->tuned.tuning.fusion_threshold, s->engine->config.fusion_tensor_max,
-                               s->size, s->engine->config.group_fusion == 0};
+    int64_t tensor_max = s->engine->config.fusion_tensor_max;
+    const kolo_fuse_rules_t rules = {.threshold = s->engine->tuned.tuning.fusion_threshold,
+                                     .tensor_max = tensor_max,
+                                     .gpu_tensor_max = s->ran_native ? kolo_engine_gpu_tensor_max : tensor_max,
+                                     .nranks = s->size,
+                                     .groups_apart = s->engine->config.group_fusion == 0};
     if (KOLO_UNLIKELY(s->engine->timeline != NULL)) kolo_trace_agreed(s, s->engine->ordered, count);
     KOLO_TRY(kolo_fusion_batches(&rules, s->engine->ordered, count, &s->engine->batches));
     return kolo_perform(s, &s->engine->batches);

@@ -30,9 +30,10 @@ typedef struct {
     uint64_t nmarks, nstamps; /* that were given: numbers from 1 on */
     _Atomic uint64_t done;    /* marks up to here are known to be reached */
     uint64_t anchor_ns;       /* 0: no stamp was ever asked for */
-    pthread_mutex_t notes;    /* of the spare events */
+    pthread_mutex_t notes;    /* of what follows */
     kolo_cu_event_t *spare;
     size_t nspare, notes_room;
+    uint64_t nnotes;
 } queue_t;
 
 static const kolo_cuda_tensor_fns_t *fns;
@@ -223,34 +224,42 @@ static kolo_status_t wait_event(void *queue, void *event)
 
 /* ---- the program's streams ---- */
 
-static kolo_status_t note(void *queue, void *stream, void **event)
+/* Records an event behind what stands in the stream. One after the other, so that numbers tell the order. */
+static kolo_cu_result_t record_note(queue_t *q, void *stream, kolo_queue_note_t *note)
+{
+    unsigned long long id = 0;
+    pthread_mutex_lock(&q->notes);
+    kolo_cu_event_t e = q->nspare > 0 ? q->spare[--q->nspare] : NULL;
+    kolo_cu_result_t r = e ? KOLO_CU_SUCCESS : q->api->event_create(&e, KOLO_CU_EVENT_NO_TIMING);
+    if (!r) r = q->api->event_record(e, stream);
+    if (!r) *note = (kolo_queue_note_t){.event = e, .number = ++q->nnotes};
+    pthread_mutex_unlock(&q->notes);
+    if (r && e) q->api->event_destroy(e);
+    if (!r && q->api->stream_id && q->api->stream_id(stream, &id) == KOLO_CU_SUCCESS) note->stream = id;
+    return r;
+}
+
+static kolo_status_t note(void *queue, void *stream, kolo_queue_note_t *note)
 {
     queue_t *q = queue;
-    kolo_cu_event_t e = NULL;
     int capture = KOLO_CU_CAPTURE_NONE;
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(q->device, &pushed));
-    KOLO_TRY(ended(q, q->api->stream_capturing(stream, &capture), pushed, "ask a stream"));
-    if (capture !=
-        KOLO_CU_CAPTURE_NONE) /* its event would become a part of the graph, and no other stream could wait */
-        return kolo_fail(
-            KOLO_ERR_UNSUPPORTED,
-            "the stream is being captured: what ranks agree on by name cannot be a part of a graph (submit "
-            "before the capture, or capture calls of a communicator)");
-    pthread_mutex_lock(&q->notes);
-    if (q->nspare > 0) e = q->spare[--q->nspare];
-    pthread_mutex_unlock(&q->notes);
-    KOLO_TRY(kolo_cuda_enter(q->device, &pushed));
-    kolo_cu_result_t r = e ? KOLO_CU_SUCCESS : q->api->event_create(&e, KOLO_CU_EVENT_NO_TIMING);
-    if (!r) r = q->api->event_record(e, stream);
-    if (r && e) q->api->event_destroy(e);
-    if (!r) *event = e;
-    return ended(q, r, pushed, "record an event in the program's stream");
+    kolo_cu_result_t r = q->api->stream_capturing(stream, &capture);
+    if (r) return ended(q, r, pushed, "ask a stream");
+    if (capture == KOLO_CU_CAPTURE_NONE)
+        return ended(q, record_note(q, stream, note), pushed, "record an event in the program's stream");
+    kolo_cuda_leave(pushed); /* its event would become a part of the graph, and no other stream could wait */
+    return kolo_fail(
+        KOLO_ERR_UNSUPPORTED,
+        "the stream is being captured: what ranks agree on by name cannot be a part of a graph (submit "
+        "before the capture, or capture calls of a communicator)");
 }
 
 /* Gives an event back: the stream keeps what it stood for when it was told to wait. */
-static void give_back(queue_t *q, kolo_cu_event_t event)
+static void drop_note(void *queue, void *event)
 {
+    queue_t *q = queue;
     pthread_mutex_lock(&q->notes);
     if (q->nspare == q->notes_room) {
         size_t room = q->notes_room ? 2 * q->notes_room : 64;
@@ -267,7 +276,7 @@ static void give_back(queue_t *q, kolo_cu_event_t event)
 static kolo_status_t wait_note(void *queue, void *event)
 {
     kolo_status_t status = wait_event(queue, event);
-    give_back(queue, event);
+    drop_note(queue, event);
     return status;
 }
 
@@ -342,6 +351,7 @@ const kolo_mem_queue_ops_t kolo_cuda_queues = {.tells = false,
                                                .wait = wait_event,
                                                .note = note,
                                                .wait_note = wait_note,
+                                               .drop_note = drop_note,
                                                .event_of = event_of,
                                                .lead = lead,
                                                .stamp = stamp,

@@ -309,6 +309,43 @@ static void reduce_in_a_stream(void)
     free_twin(&t);
 }
 
+/* Tensors of two streams in one operation, submitted in another order than it has them. A stream is held in the
+ * middle: what was put into it last is not there when the operation is queued. */
+static void reduce_of_streams(void)
+{
+    enum { EACH = 12, HELD = 5, COUNT = 500 };
+    static twin_t t[EACH];
+    static char names[EACH][24];
+    int64_t handles[EACH];
+    used = 0;
+    for (int i = 0; i < EACH; i++) {
+        make_twin(&t[i], KOLO_INT32, COUNT, 1, COUNT);
+        snprintf(names[i], sizeof names[i], "streams.%d", i);
+    }
+    for (int round = 0; round < 6; round++) {
+        for (int k = 0; k < EACH; k++) {
+            int i = (k * 5 + round) % EACH;
+            int32_t v = 100 * round + i + me.rank;
+            kolo_tensor_memory_t memory = {gpu.device, NULL, gpu.streams[k % 2]};
+            kolo_submission_t how = {.memory = &memory};
+            kolo_tensor_t x = tensor(&t[i], names[i], true);
+            if (k == HELD) CHECK(kit_hold(&gpu, gpu.streams[HELD % 2]));
+            for (int j = 0; j < COUNT; j++) memcpy(gpu.image + t[i].at + 4 * j, &v, 4);
+            CHECK(kit_upload(&gpu, t[i].at, t[i].in_bytes, memory.stream));
+            KIT_OK(kolo_engine_all_reduce(engine, &x, KOLO_SUM, 1, 1, &how, &handles[i]));
+        }
+        for (int i = 0; i < EACH; i++) KIT_OK(kolo_engine_wait(engine, handles[i], WAIT_MS, NULL));
+        kit_let_go(&gpu);
+        for (int i = 0; i < EACH; i++) {
+            int32_t got, want = me.size * (100 * round + i) + me.size * (me.size - 1) / 2;
+            CHECK(fetch(&t[i]) && kit_sync(&gpu, gpu.streams[1]) && fetch(&t[i]));
+            memcpy(&got, gpu.back + t[i].at + t[i].in_bytes + 4 * (COUNT - 1), 4);
+            if (got != want) KIT_FAIL("tensor %d of two streams, round %d: %d, not %d", i, round, got, want);
+        }
+    }
+    for (int i = 0; i < EACH; i++) free_twin(&t[i]);
+}
+
 /* The event has not passed when the tensor is submitted: else there would be nothing to wait for. */
 void reduce_behind_an_event(void)
 {
@@ -462,6 +499,7 @@ static void try_all(void)
     share_operations(false);
     reduce_in_a_stream();
     reduce_behind_an_event();
+    if (native) reduce_of_streams();
     mix();
     blend_each();
     reduce_without_one();
