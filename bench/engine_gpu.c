@@ -29,13 +29,19 @@ static const struct {
     int tensors;
     int64_t floats; /* of each */
     int kind;
-} workloads[] = {{"2000 x 1 KB", 2000, 256, PLAIN},           {"200 x 256 KB", 200, 65536, PLAIN},
-                 {"800 x 256 KB", 800, 65536, PLAIN},         {"800 x 256 KB, 2 types", 800, 65536, TWO_TYPES},
-                 {"200 x 512 KB", 200, 131072, PLAIN},        {"50 x 4 MB", 50, 1 << 20, PLAIN},
+} workloads[] = {{"2000 x 1 KB", 2000, 256, PLAIN},
+                 {"200 x 256 KB", 200, 65536, PLAIN},
+                 {"800 x 256 KB", 800, 65536, PLAIN},
+                 {"800 x 256 KB, 2 types", 800, 65536, TWO_TYPES},
+                 {"200 x 512 KB", 200, 131072, PLAIN},
+                 {"50 x 4 MB", 50, 1 << 20, PLAIN},
                  {"20 x 16 MB", 20, 4 << 20, PLAIN},
-                 {"8 x 128 MB", 8, 32 << 20, PLAIN},          {"40 x 4 MB, 2 sets", 40, 1 << 20, TWO_SETS},
-                 {"200 x 64 KB, adasum", 200, 16384, ADASUM}, {"200 x 256 KB, adasum", 200, 65536, ADASUM},
-                 {"20 x 4 MB, adasum", 20, 1 << 20, ADASUM},  {"1 x 256 MB, adasum", 1, 64 << 20, ADASUM}};
+                 {"8 x 128 MB", 8, 32 << 20, PLAIN},
+                 {"40 x 4 MB, 2 sets", 40, 1 << 20, TWO_SETS},
+                 {"200 x 64 KB, adasum", 200, 16384, ADASUM},
+                 {"200 x 256 KB, adasum", 200, 65536, ADASUM},
+                 {"20 x 4 MB, adasum", 20, 1 << 20, ADASUM},
+                 {"1 x 256 MB, adasum", 1, 64 << 20, ADASUM}};
 enum { WORKLOADS = sizeof workloads / sizeof workloads[0] };
 
 static kit_rank_t gpu;

@@ -140,7 +140,7 @@ kolo_status_t kolo_use_store(kolo_use_t *use, void *memory, const void *host, si
 kolo_status_t kolo_use_mark(kolo_use_t *use, uint64_t *mark);
 /* Makes what is queued from here on wait for what the entry's submission named; *waited: there is something. */
 kolo_status_t kolo_use_follow(kolo_use_t *use, kolo_entry_t *entry, bool *waited);
-/* Before that: of what stands in one stream of the program, only the last of a batch has to be waited for. */
+/* Drops, before that, all notes of a batch in one stream of the program but the last, which comes behind them. */
 void kolo_use_follow_last(kolo_use_t *use, kolo_response_t *const *batch, size_t n);
 /* Makes the program's streams that a batch named wait for the mark, each once. */
 kolo_status_t kolo_use_lead(kolo_use_t *use, uint64_t mark, kolo_response_t *const *batch, size_t n);

@@ -33,7 +33,7 @@ typedef struct {
 } kolo_cuda_kernels_t;
 kolo_status_t kolo_cuda_kernels(const kolo_cuda_device_t *device, uint64_t deadline_ns,
                                 const kolo_cuda_kernels_t **kernels);
-/* Implements kolo_cuda_tensor_fns_t's blend(), for types of floats (blend.c). */
+/* Implements kolo_cuda_tensor_fns_t's blend(), for types of floats (tensors/blend.c). */
 kolo_status_t kolo_cuda_blend(const kolo_cuda_device_t *device, const kolo_blend_t *list, size_t n,
                               kolo_type_t type, double *room, kolo_cu_stream_t stream);
 /* Tells whether kernels were compiled in. */
