@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """What PyTorch's own cases do not reach: torch.compile with collectives, a whole training step in a CUDA graph, expandable segments,
-symmetric memory left to PyTorch. One process per GPU; a line a case.
+symmetric memory left to PyTorch, one process with all GPUs, a group whose first call is captured. One process per GPU; a line a case.
 
     tests/nccl/torch_more.py [--library libnccl.so.2] [--ranks N] [--hosts H] [CASE...]
 
@@ -15,7 +15,8 @@ import sys
 import time
 
 
-NAMES = ["expandable segments", "symmetric memory", "DDP step in a graph", "compile", "compile, reduce-overhead", "compile DDP", "compile FSDP2"]
+NAMES = ["expandable segments", "symmetric memory", "DDP step in a graph", "compile", "compile, reduce-overhead", "compile DDP", "compile FSDP2", "operators in one group",
+         "one process", "a group that begins in a capture"]
 
 
 class Cases:
@@ -23,7 +24,7 @@ class Cases:
         self.torch, self.dist, self.rank, self.ranks = torch, dist, rank, ranks
         self.dev = torch.device("cuda", rank)
         self.cases = dict(zip(NAMES, (self.expandable, self.symmetric, self.graph_step, self.compiled, lambda: self.compiled("reduce-overhead"),
-                                      self.compiled_ddp, self.compiled_fsdp)))
+                                      self.compiled_ddp, self.compiled_fsdp, self.operators, self.one_process, self.begins_in_a_capture)))
 
     def equal(self, x, want, what):
         want = self.torch.as_tensor(want, device=self.dev, dtype=x.dtype)
@@ -131,6 +132,56 @@ class Cases:
                 held.clear()
                 self.torch.cuda.empty_cache()
         self.torch.cuda.memory._set_allocator_settings("expandable_segments:False")
+
+    def operators(self):
+        """As FSDP's gradients that are divided by a factor of the user's, in one coalesced call."""
+        xs = [self.torch.full((8 * self.ranks,), float(k), device=self.dev) for k in range(150)]
+        ys = [self.torch.zeros(8, device=self.dev) for _ in xs]
+        with self.dist._coalescing_manager(device=self.dev, async_ops=True) as work:
+            for x, y in zip(xs, ys):
+                self.dist.reduce_scatter_tensor(y, x, op=self.dist._make_nccl_premul_sum(0.5))
+        work.wait()
+        for k, y in enumerate(ys):
+            self.equal(y, 0.5 * k * self.ranks, f"call {k}")
+
+    def one_process(self):
+        """All GPUs of rank 0, as DataParallel and torch.cuda.nccl use them; the others wait."""
+        if self.rank == 0:
+            torch, n = self.torch, self.ranks
+            devices = [torch.device("cuda", d) for d in range(n)]
+            xs = [torch.full((1000,), float(d + 1), device=dev) for d, dev in enumerate(devices)]
+            torch.cuda.nccl.all_reduce(xs)
+            self.equal(xs[0], n * (n + 1) / 2, "torch.cuda.nccl.all_reduce")
+            out = torch.zeros(n * 1000, device=self.dev)
+            outs = [out] + [torch.zeros(n * 1000, device=dev) for dev in devices[1:]]
+            torch.cuda.nccl.all_gather(xs, outs)
+            self.equal(out, n * (n + 1) / 2, "torch.cuda.nccl.all_gather")
+            alone, torch_model = self.model(), torch.nn.DataParallel(self.model(), device_ids=list(range(n)))
+            x = torch.randn(64, 64, generator=torch.Generator().manual_seed(5)).to(self.dev)
+            for _ in range(5):
+                for m in (alone, torch_model):
+                    m.zero_grad()
+                    m(x).square().mean().backward()
+            for p, q in zip(alone.parameters(), torch_model.module.parameters()):
+                assert torch.allclose(p.grad, q.grad, rtol=1e-3, atol=1e-6), "DataParallel's gradients"
+            for dev in devices:
+                torch.cuda.synchronize(dev)
+        self.dist.barrier()
+
+    def begins_in_a_capture(self):
+        group = self.dist.new_group()
+        x = self.torch.zeros(1000, device=self.dev)
+        y = self.torch.zeros(1000, device=self.dev)
+        g = self.torch.cuda.CUDAGraph()
+        self.torch.cuda.synchronize()
+        with self.torch.cuda.graph(g, capture_error_mode="thread_local"):
+            y.copy_(x)
+            self.dist.all_reduce(y, group=group)
+        x.fill_(self.rank + 1.0)
+        for _ in range(3):
+            g.replay()
+        self.torch.cuda.synchronize()
+        self.equal(y, self.ranks * (self.ranks + 1) / 2, "the replay")
 
     def symmetric(self):
         import torch.distributed._symmetric_memory as symm
