@@ -480,6 +480,28 @@ static void fences_hold_without_membarrier(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* As in programs whose libraries have much of their own for each thread. */
+static _Thread_local volatile char of_each_thread[1 << 20];
+
+static void *use_stack(void *arg)
+{
+    volatile char on_stack[400 * 1024];
+    for (size_t i = 0; i < sizeof on_stack; i += 512) on_stack[i] = 1;
+    of_each_thread[sizeof of_each_thread - 1] = on_stack[512];
+    *(int *)arg = of_each_thread[sizeof of_each_thread - 1];
+    return NULL;
+}
+
+static void a_thread_has_its_stack_beside_the_variables_of_each_thread(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    int done = 0;
+    assert_int_equal(kolo_thread_start(&thread, 512 * 1024, use_stack, &done), 0);
+    pthread_join(thread, NULL);
+    assert_int_equal(done, 1);
+}
+
 static void *tell_mask(void *arg)
 {
     pthread_sigmask(SIG_BLOCK, NULL, arg);
@@ -508,6 +530,7 @@ static void threads_leave_signals_to_the_program_but_for_their_own_faults(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_thread_has_its_stack_beside_the_variables_of_each_thread),
         cmocka_unit_test(fences_hold_without_membarrier),
         cmocka_unit_test(a_quota_of_either_hierarchy_counts),
         cmocka_unit_test(params_take_defaults_and_values),

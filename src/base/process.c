@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -56,6 +57,23 @@ static void block_signals(sigset_t *before)
     pthread_sigmask(SIG_BLOCK, &all, before);
 }
 
+static size_t for_each_thread; /* at most so many bytes of variables of the program and its libraries */
+static pthread_once_t counted = PTHREAD_ONCE_INIT;
+
+static int add_variables(struct dl_phdr_info *info, size_t bytes, void *sum)
+{
+    (void)bytes;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_TLS)
+            *(size_t *)sum += info->dlpi_phdr[i].p_memsz + info->dlpi_phdr[i].p_align;
+    return 0;
+}
+
+static void count_variables(void)
+{
+    dl_iterate_phdr(add_variables, &for_each_thread);
+}
+
 int kolo_thread_start(pthread_t *thread, size_t stack_bytes, void *(*fn)(void *), void *arg)
 {
     pthread_attr_t attr;
@@ -63,7 +81,8 @@ int kolo_thread_start(pthread_t *thread, size_t stack_bytes, void *(*fn)(void *)
     sigset_t before;
     int error = pthread_attr_init(&attr);
     if (error) return error;
-    if (stack_bytes > 0) error = pthread_attr_setstacksize(&attr, stack_bytes);
+    pthread_once(&counted, count_variables); /* glibc takes their room from the stack */
+    if (stack_bytes > 0) error = pthread_attr_setstacksize(&attr, (stack_bytes + for_each_thread + 4095) & ~4095ul);
     if (!error && !thread) error = pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     block_signals(&before);
     if (!error) error = pthread_create(thread ? thread : &unjoined, &attr, fn, arg);
