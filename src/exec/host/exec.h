@@ -95,6 +95,8 @@ typedef struct {
     uint8_t *ll_temp;  /* nranks * KOLO_FLAT_MAX bytes for operands */
     /* ---- */
     uint32_t state, at;
+    uint32_t polls;   /* for results, in vain */
+    uint64_t help_ns; /* when who waits for a result makes it itself */
     size_t done;
 } kolo_flat_t;
 

@@ -21,7 +21,7 @@ void kolo_flat_start(kolo_task_t *task, kolo_task_step_fn_t loop)
     task->step = loop;
     task->way = &kolo_flat_way;
     task->flat.state = KOLO_FLAT_PUT;
-    task->flat.at = 0;
+    task->flat.at = task->flat.polls = 0;
     task->flat.done = 0;
 }
 

@@ -4,7 +4,13 @@
  * inputs, then sends it to all (all_reduce) or to the root (reduce). Two slots of every queue, 2n lines read per
  * rank where the one-step loop reads n times the message. They follow the plan of algo/direct.c; parts are
  * blocks of ceil(count / nranks) elements, the last ones short or empty.
+ *
+ * Each rank can read all inputs. So a part that its rank does not reduce for long, since a host has taken its core
+ * or the scheduler, is reduced by whoever waits for it, with the same bits. Each operation then waits once for all
+ * ranks, not twice. Slots are given back at the end: until then the inputs stay. A result that comes later is
+ * passed over.
  */
+#include "base/clock.h"
 #include "exec/host/flat.h"
 
 typedef struct {
@@ -61,7 +67,6 @@ static void put_inputs(kolo_task_t *t, const cut_t *c, uint32_t sign)
         uint64_t start = part_start(t, c, p), left = t->flat.count - start;
         if (!left) break; /* who has an empty part reads nothing */
         uint64_t n = KOLO_MIN(c->elems * c->lie.fit, left);
-        if (c->lie.fit == 1 && p == t->rank) continue;
         kolo_ll_put(t->flat.ll_tx, kolo_ll_part_line(&c->lie, p), src + start * t->reducer->elem,
                     n * t->reducer->elem, sign);
     }
@@ -81,18 +86,24 @@ static inline kolo_status_t take_line(kolo_task_t *t, uint32_t r, size_t line, s
     return KOLO_OK;
 }
 
-/* Reduces my part; `offset` is where it lies in what was copied of each rank. */
-static void reduce_mine(kolo_task_t *t, const cut_t *c, size_t offset)
+/* Reduces part `p`; `offset` is where it lies in what was copied of each rank. */
+static void reduce_part(kolo_task_t *t, const cut_t *c, uint32_t p, size_t offset)
 {
     const void *srcs[KOLO_REDUCE_MAX];
     for (uint32_t r = 0; r < t->flat.nranks; r++)
-        srcs[r] = r == t->rank ? part_of(t, c, t->flat.src, r) : (const char *)kolo_flat_operand(t, r) + offset;
-    kolo_reduce_many_t what = {.dst = part_of(t, c, t->flat.dst, t->rank),
+        srcs[r] = r == t->rank ? part_of(t, c, t->flat.src, p) : (const char *)kolo_flat_operand(t, r) + offset;
+    kolo_reduce_many_t what = {.dst = part_of(t, c, t->flat.dst, p),
                                .srcs = srcs,
                                .nsrcs = (int)t->flat.nranks,
                                .raw = (int)t->rank,
                                .final = true};
-    kolo_reduce_many(t->reducer, &what, part_elems(t, c, t->rank));
+    kolo_reduce_many(t->reducer, &what, part_elems(t, c, p));
+}
+
+/* Tells whether inputs stay until the end: a queue of one slot has no room for a result meanwhile. */
+static inline bool keeps_inputs(const kolo_task_t *t)
+{
+    return t->flat.ll_tx->end.depth > 1;
 }
 
 static kolo_status_t get_inputs(kolo_task_t *t, bool *moved, const cut_t *c, uint32_t sign)
@@ -112,9 +123,14 @@ static kolo_status_t get_inputs(kolo_task_t *t, bool *moved, const cut_t *c, uin
         trace(t, KOLO_DIR_RX, r, t->rank, KOLO_BUF_DST, false);
         *moved = true;
     }
-    if (bytes) reduce_mine(t, c, offset);
-    for (uint32_t r = 0; r < t->flat.nranks; r++)
-        if (r != t->rank) kolo_rx_release(t->flat.ll_rx[r]);
+    if (bytes) reduce_part(t, c, t->rank, offset);
+    for (uint32_t r = 0; r < t->flat.nranks; r++) {
+        if (r == t->rank) continue;
+        if (keeps_inputs(t))
+            t->flat.ll_rx[r]->end.next++;
+        else
+            kolo_rx_release(t->flat.ll_rx[r]);
+    }
     t->flat.at = 0;
     return KOLO_OK;
 }
@@ -130,6 +146,46 @@ static void put_result(kolo_task_t *t, const cut_t *c, uint32_t sign)
     trace(t, KOLO_DIR_TX, t->flat.root, t->rank, KOLO_BUF_DST, true);
 }
 
+/* How long a result is waited for in vain: longer than between ranks that run. The clock is not read at first. */
+#define HELP_NS    20000
+#define HELP_POLLS 16
+
+static bool is_overdue(kolo_flat_t *f)
+{
+    if (KOLO_LIKELY(++f->polls < HELP_POLLS)) return false;
+    uint64_t now = kolo_now_ns();
+    if (f->polls == HELP_POLLS) f->help_ns = now + HELP_NS;
+    return now >= f->help_ns;
+}
+
+/* Copies what all ranks have put for part `p`, so many bytes of its line; false: not all of it has come. */
+static bool take_inputs(kolo_task_t *t, const cut_t *c, uint32_t p, size_t bytes, uint32_t sign)
+{
+    const size_t line = kolo_ll_part_line(&c->lie, p);
+    bool mismatch = false;
+    for (uint32_t r = 0; r < t->flat.nranks; r++) {
+        if (r == t->rank) continue;
+        kolo_rx_t before = *t->flat.ll_rx[r];
+        before.end.next--;
+        if (kolo_ll_get(&before, line, kolo_flat_operand(t, r), bytes, 0, sign, &mismatch) < bytes) return false;
+    }
+    return true;
+}
+
+/* Tells whether I have reduced part `p` myself, for want of its rank. Nothing of the result may be in dst yet,
+ * which may be src. */
+static bool help(kolo_task_t *t, const cut_t *c, uint32_t p, size_t bytes, uint32_t sign)
+{
+    if (!keeps_inputs(t) || t->flat.done || !is_overdue(&t->flat)) return false;
+    const size_t offset = p % c->lie.fit * c->bytes;
+    if (!take_inputs(t, c, p, offset + bytes, sign)) {
+        t->flat.polls = 0;
+        return false;
+    }
+    reduce_part(t, c, p, offset);
+    return true;
+}
+
 static kolo_status_t get_results(kolo_task_t *t, bool *moved, const cut_t *c, uint32_t sign)
 {
     for (; t->flat.at + 1 < t->flat.nranks; t->flat.at++) {
@@ -139,12 +195,14 @@ static kolo_status_t get_results(kolo_task_t *t, bool *moved, const cut_t *c, ui
         if (t->flat.at + KOLO_FLAT_AHEAD + 1 < t->flat.nranks)
             __builtin_prefetch(kolo_ll_rx_line(t->flat.ll_rx[kolo_flat_turn(t, t->flat.at + KOLO_FLAT_AHEAD)], 0));
         if (bytes) {
-            KOLO_TRY(kolo_flat_get(t, rx, 0, part_of(t, c, t->flat.dst, r), bytes, sign));
+            kolo_status_t status = kolo_flat_get(t, rx, 0, part_of(t, c, t->flat.dst, r), bytes, sign);
+            if (status != KOLO_OK && !(status == KOLO_IN_PROGRESS && help(t, c, r, bytes, sign))) return status;
             trace(t, KOLO_DIR_RX, r, r, KOLO_BUF_DST, true);
         }
-        kolo_rx_release(rx);
         *moved = true;
     }
+    for (uint32_t r = 0; r < t->flat.nranks; r++)
+        if (r != t->rank) kolo_rx_release(t->flat.ll_rx[r]);
     return KOLO_OK;
 }
 
