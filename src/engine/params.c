@@ -5,7 +5,7 @@
 #include "comm/params.h"
 #include "engine/backends/backend.h"
 #include "engine/backends/use_mpi.h"
-#include "engine/batch/device.h"
+#include "engine/batch/native.h"
 #include "engine/controller/talk.h"
 #include "engine/controller/tree.h"
 #include "engine/timeline/timeline.h"
@@ -52,6 +52,11 @@ static const kolo_param_t rows[] = {
      "engine: a thread of its own packs and unpacks fused tensors while others are reduced; auto: if each rank of "
      "this host has two cores",
      &kolo_engine_overlap},
+    {"KOLO_ENGINE_GPU_OVERLAP", KOLO_PARAM_SIZE, "1M", 0, KOLO_TENSOR_BYTES_MAX, NULL, false,
+     "engine: fused operations on GPUs of at least this many bytes are packed and unpacked on streams of their "
+     "own, "
+     "while others are reduced; 0: none",
+     &kolo_engine_gpu_overlap},
     {"KOLO_ENGINE_STALL_WARN_MS", KOLO_PARAM_INT, "60000", 0, STALL_MAX_MS, NULL, false,
      "engine: a tensor that some ranks lack for this many milliseconds is reported in the log, with these ranks; "
      "0: never",

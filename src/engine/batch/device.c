@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int64_t kolo_engine_overlap;
+int64_t kolo_engine_overlap, kolo_engine_gpu_overlap;
 
 /* ---- of an engine ---- */
 
@@ -61,6 +61,24 @@ static kolo_status_t open_use(struct kolo_tensor_engine *e, int number, kolo_use
     return status;
 }
 
+static void close_use(kolo_use_t *use)
+{
+    for (int i = 0; i < KOLO_SIDES; i++)
+        if (use->sides[i]) close_use(use->sides[i]);
+    use->ops->close(use->queue);
+    free_use(use);
+}
+
+/* Opens a device with what is packed and unpacked beside its collectives, if it has streams. */
+static kolo_status_t open_with_sides(struct kolo_tensor_engine *e, int number, kolo_use_t **use)
+{
+    kolo_status_t status = open_use(e, number, use);
+    if (status != KOLO_OK || !(*use)->ops->stream || kolo_engine_gpu_overlap == 0) return status;
+    for (int i = 0; i < KOLO_SIDES && status == KOLO_OK; i++) status = open_use(e, number, &(*use)->sides[i]);
+    if (status != KOLO_OK) close_use(*use);
+    return status;
+}
+
 kolo_status_t kolo_engine_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use)
 {
     kolo_devices_t *d = e->devices;
@@ -68,7 +86,7 @@ kolo_status_t kolo_engine_devices_open(struct kolo_tensor_engine *e, int number,
     if (*use) return KOLO_OK;
     pthread_mutex_lock(&d->lock);
     *use = atomic_load(&d->uses[number]);
-    kolo_status_t status = *use ? KOLO_OK : open_use(e, number, use);
+    kolo_status_t status = *use ? KOLO_OK : open_with_sides(e, number, use);
     if (status == KOLO_OK) atomic_store(&d->uses[number], *use);
     pthread_mutex_unlock(&d->lock);
     return status;
@@ -111,11 +129,12 @@ void kolo_engine_devices_fini(struct kolo_tensor_engine *e)
         if (!use) continue;
         stuck |= use->stuck;
         if (use->stuck) {
+            for (int k = 0; k < KOLO_SIDES; k++)
+                if (use->sides[k]) forget_engine(use->sides[k]);
             forget_engine(use);
             continue;
         }
-        use->ops->close(use->queue);
-        free_use(use);
+        close_use(use);
         atomic_store(&d->uses[i], NULL);
     }
     e->devices = NULL;

@@ -29,6 +29,7 @@ void kolo_lift_now(const kolo_lift_t *list, size_t n);
 
 enum { KOLO_USE_CPU = KOLO_DEVICES_MAX, KOLO_USES }; /* the CPU's own thread is the last */
 #define KOLO_FUSION_BUFFERS 2                        /* one is packed or unpacked while the other is reduced */
+enum { KOLO_SIDE_PACKS, KOLO_SIDE_UNPACKS, KOLO_SIDES };
 
 typedef struct kolo_use {
     struct kolo_tensor_engine *engine; /* NULL: it has ended, and this is stuck; under `tells` */
@@ -39,7 +40,10 @@ typedef struct kolo_use {
     void *queue;
     pthread_mutex_t lock;                    /* one at a time in the queue */
     kolo_mem_t buffers[KOLO_FUSION_BUFFERS]; /* each as large as the host's, which is pinned; or none */
-    kolo_mem_t rooms[3];                     /* native.h: memory of what never leaves the device */
+    kolo_mem_t rooms[5];                     /* native.h: memory of what never leaves the device */
+    struct kolo_use *sides[KOLO_SIDES];      /* native.h: queues of its own beside this one; NULL: there are none */
+    uint64_t busy[KOLO_FUSION_BUFFERS];      /* marks of the side that unpacks: until then it reads the buffer */
+    int next_buffer;                         /* of the sides */
     bool stuck;                              /* it did not come to an end */
 } kolo_use_t;
 
@@ -56,6 +60,7 @@ typedef enum {
 typedef struct {
     int what; /* KOLO_DO_... that ended here; -1: the begin */
     uint64_t stamp;
+    struct kolo_use *use; /* whose queue has the stamp */
 } kolo_flight_step_t;
 
 /* Tensors on their way through a fusion buffer, a single one that is staged, or what runs on a GPU. */
@@ -74,6 +79,7 @@ typedef struct kolo_flight {
     void *scratch[2]; /* host memory, pinned on `on` */
     kolo_use_t *on;
     kolo_set_t *set; /* native.h; NULL: it passes through host memory */
+    kolo_use_t *end; /* of that: whose queue has the mark */
     kolo_flight_step_t steps[KOLO_FLIGHT_STEPS];
     int nsteps;
     struct kolo_late *late; /* what the timeline is to hear of it */
@@ -81,6 +87,8 @@ typedef struct kolo_flight {
 
 typedef struct kolo_native {
     kolo_use_t *use;
+    kolo_use_t *packs, *unpacks; /* use itself, or its sides while collectives run beside them */
+    int buffer;                  /* of the sides; -1: none */
     kolo_flight_t *flight;
 } kolo_native_t;
 
@@ -114,8 +122,8 @@ typedef struct kolo_devices {
     char failure_text[KOLO_ERROR_TEXT_BYTES];
 } kolo_devices_t;
 
-extern int64_t kolo_engine_overlap; /* parameter */
-extern int kolo_finisher_end_ms;    /* the end of an engine waits so long for its devices; less in tests */
+extern int64_t kolo_engine_overlap, kolo_engine_gpu_overlap; /* parameters */
+extern int kolo_finisher_end_ms; /* the end of an engine waits so long for its devices; less in tests */
 enum { KOLO_OVERLAP_AUTO, KOLO_OVERLAP_OFF, KOLO_OVERLAP_ON };
 
 /* Finds the devices that the engine may meet (device.c). */
@@ -138,6 +146,8 @@ kolo_status_t kolo_use_blend(kolo_use_t *use, const kolo_blend_t *list, size_t n
 kolo_status_t kolo_use_fetch(kolo_use_t *use, void *host, const void *memory, size_t bytes);
 kolo_status_t kolo_use_store(kolo_use_t *use, void *memory, const void *host, size_t bytes);
 kolo_status_t kolo_use_mark(kolo_use_t *use, uint64_t *mark);
+/* Makes what is queued from here on wait for a mark of another queue of the same device. */
+kolo_status_t kolo_use_after(kolo_use_t *use, kolo_use_t *other, uint64_t mark);
 /* Makes what is queued from here on wait for what the entry's submission named; *waited: there is something. */
 kolo_status_t kolo_use_follow(kolo_use_t *use, kolo_entry_t *entry, bool *waited);
 /* Drops, before that, all notes of a batch in one stream of the program but the last, which comes behind them. */

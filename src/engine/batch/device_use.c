@@ -71,6 +71,13 @@ kolo_status_t kolo_use_mark(kolo_use_t *use, uint64_t *mark)
     return leave(use, use->ops->mark(use->queue, mark));
 }
 
+kolo_status_t kolo_use_after(kolo_use_t *use, kolo_use_t *other, uint64_t mark)
+{
+    if (use == other || !mark) return KOLO_OK;
+    pthread_mutex_lock(&use->lock);
+    return leave(use, use->ops->wait(use->queue, other->ops->event_of(other->queue, mark)));
+}
+
 kolo_status_t kolo_use_follow(kolo_use_t *use, kolo_entry_t *entry, bool *waited)
 {
     kolo_status_t status = KOLO_OK;

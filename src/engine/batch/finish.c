@@ -184,6 +184,10 @@ void kolo_finisher_stop(struct kolo_tensor_engine *e)
     for (int i = 0; i < KOLO_USES; i++) {
         kolo_use_t *use = atomic_load(&d->uses[i]);
         if (use) quiesce(use, end_ns);
+        for (int k = 0; use && k < KOLO_SIDES; k++) {
+            if (use->sides[k]) quiesce(use->sides[k], end_ns);
+            use->stuck |= use->sides[k] && use->sides[k]->stuck;
+        }
     }
     const kolo_use_t *cpu = atomic_load(&d->uses[KOLO_USE_CPU]);
     if (!cpu || !cpu->stuck) kolo_fusion_settle(e);

@@ -32,7 +32,7 @@ kolo_status_t kolo_flight_status(struct kolo_tensor_engine *e, const kolo_flight
     kolo_status_t result = KOLO_OK;
     for (int i = 0; i < KOLO_USES; i++) {
         if (!(flight->uses >> i & 1)) continue;
-        kolo_use_t *use = atomic_load(&e->devices->uses[i]);
+        kolo_use_t *use = flight->set ? flight->end : atomic_load(&e->devices->uses[i]);
         kolo_status_t status = use->ops->reached(use->queue, flight->marks[i]);
         if (status == KOLO_IN_PROGRESS) return status;
         if (status != KOLO_OK) result = kolo_fail_prefix(status, "device %d: ", i);
@@ -47,8 +47,7 @@ static void leave_times(struct kolo_tensor_engine *e, kolo_flight_t *flight)
     kolo_late_t *late = flight->late;
     flight->late = NULL;
     for (int i = 0; i < flight->nsteps; i++) {
-        kolo_use_t *use = atomic_load(&d->uses[__builtin_ctz(flight->uses)]);
-        if (kolo_use_time(use, flight->steps[i].stamp, &late->ns[i]) != KOLO_OK) break;
+        if (kolo_use_time(flight->steps[i].use, flight->steps[i].stamp, &late->ns[i]) != KOLO_OK) break;
         late->what[late->nsteps++] = flight->steps[i].what;
     }
     pthread_mutex_lock(&d->lock);

@@ -120,7 +120,11 @@ static kolo_status_t step(kolo_native_t *nt, int what)
     kolo_flight_t *flight = nt->flight;
     if (flight->nsteps == KOLO_FLIGHT_STEPS) return KOLO_OK;
     kolo_flight_step_t *at = &flight->steps[flight->nsteps];
-    KOLO_TRY(kolo_use_stamp(nt->use, &at->stamp));
+    uint64_t unused; /* the first one of a queue waits for what is there: nothing yet */
+    if (what == -1 && nt->unpacks != nt->use) KOLO_TRY(kolo_use_stamp(nt->unpacks, &unused));
+    bool packs = what == -1 || what == KOLO_DO_WAIT || what == KOLO_DO_COPY_IN;
+    at->use = packs ? nt->packs : what == KOLO_DO_COPY_OUT ? nt->unpacks : nt->use;
+    KOLO_TRY(kolo_use_stamp(at->use, &at->stamp));
     at->what = what;
     flight->nsteps++;
     return KOLO_OK;
@@ -131,6 +135,18 @@ void kolo_native_step(kolo_set_t *s, int what)
     if (step(s->engine->native, what) == KOLO_OK) return;
     kolo_warn("engine", "the timeline has no times of GPU %d: %s", s->engine->native->use->number,
               kolo_error_text());
+}
+
+/* Chooses where a batch of so many bytes is packed and unpacked; 0: it is not. */
+static void choose_queues(kolo_native_t *nt, size_t bytes)
+{
+    kolo_use_t *use = nt->packs = nt->unpacks = nt->use;
+    nt->buffer = -1;
+    if (bytes == 0 || !use->sides[0] || bytes < (size_t)kolo_engine_gpu_overlap) return;
+    nt->packs = use->sides[KOLO_SIDE_PACKS];
+    nt->unpacks = use->sides[KOLO_SIDE_UNPACKS];
+    nt->buffer = use->next_buffer;
+    use->next_buffer = (nt->buffer + 1) % KOLO_FUSION_BUFFERS;
 }
 
 kolo_status_t kolo_native_begin(kolo_set_t *s, kolo_response_t *const *batch, size_t n, bool *native)
@@ -147,17 +163,19 @@ kolo_status_t kolo_native_begin(kolo_set_t *s, kolo_response_t *const *batch, si
         KOLO_TRY(open_gpu(s));
     if (!kolo_backend_takes_device(s, &need) || (adasum && s->gpu_missing)) return KOLO_OK;
     nt->use = atomic_load(&e->devices->uses[atomic_load(&e->device)]);
+    choose_queues(nt, n > 1 ? need.bytes : 0);
     bool parts = n > 1 && batch[0]->request.work != KOLO_WORK_ALL_REDUCE;
     KOLO_TRY(kolo_flight_take(e, &s->lane, n, parts ? n * (size_t)s->size : n, &nt->flight));
     nt->flight->set = s;
     nt->flight->uses = UINT32_C(1) << nt->use->number;
+    nt->flight->end = nt->unpacks;
     e->native = nt;
     *native = true;
     if (KOLO_UNLIKELY(e->timeline != NULL)) kolo_native_step(s, -1);
     s->ran_native = true;
-    kolo_use_follow_last(nt->use, batch, n);
+    kolo_use_follow_last(nt->packs, batch, n);
     for (size_t i = 0; i < n; i++)
-        if (batch[i]->entry) KOLO_TRY(kolo_use_follow(nt->use, batch[i]->entry, &waited));
+        if (batch[i]->entry) KOLO_TRY(kolo_use_follow(nt->packs, batch[i]->entry, &waited));
     if (KOLO_UNLIKELY(e->timeline != NULL) && waited) kolo_native_step(s, KOLO_DO_WAIT);
     return KOLO_OK;
 }
@@ -168,16 +186,28 @@ void *kolo_native_stream(const kolo_set_t *s)
     return nt ? nt->use->ops->stream(nt->use->queue) : NULL;
 }
 
-kolo_status_t kolo_native_room(kolo_set_t *s, kolo_room_t which, size_t bytes, void **memory)
+/* Waits until what was queued so far is done, in all queues of the device. */
+static kolo_status_t drain(struct kolo_tensor_engine *e, kolo_use_t *use)
+{
+    static const char what[] = "work in a fusion buffer that is to grow";
+    uint64_t mark;
+    for (int i = -1; i < KOLO_SIDES; i++) {
+        kolo_use_t *each = i < 0 ? use : use->sides[i];
+        if (!each) continue;
+        KOLO_TRY(kolo_use_mark(each, &mark));
+        KOLO_TRY(kolo_use_wait(e, each, mark, what));
+    }
+    return KOLO_OK;
+}
+
+kolo_status_t kolo_native_room(kolo_set_t *s, kolo_native_room_t which, size_t bytes, void **memory)
 {
     kolo_use_t *use = s->engine->native->use;
     kolo_mem_t *room = &use->rooms[which];
-    uint64_t mark;
     if (bytes > room->bytes) {
         bytes = KOLO_MAX(bytes, KOLO_MAX(2 * room->bytes, LEAST_BYTES));
         if (room->address) { /* what was queued before may use it */
-            KOLO_TRY(kolo_use_mark(use, &mark));
-            KOLO_TRY(kolo_use_wait(s->engine, use, mark, "work in a fusion buffer that is to grow"));
+            KOLO_TRY(drain(s->engine, use));
             kolo_mem_free(room);
         }
         KOLO_TRY(use->row->make(use->number, bytes, room));
@@ -189,6 +219,32 @@ kolo_status_t kolo_native_room(kolo_set_t *s, kolo_room_t which, size_t bytes, v
 kolo_status_t kolo_native_lift(kolo_set_t *s, const kolo_lift_t *list, size_t n)
 {
     return kolo_use_lift(s->engine->native->use, list, n);
+}
+
+kolo_status_t kolo_native_buffer(kolo_set_t *s, size_t bytes, void **packed)
+{
+    const kolo_native_t *nt = s->engine->native;
+    if (nt->buffer < 0) return kolo_native_room(s, KOLO_ROOM_INPUT, bytes, packed);
+    KOLO_TRY(kolo_native_room(s, KOLO_ROOM_SIDES + (kolo_native_room_t)nt->buffer, bytes, packed));
+    return kolo_use_after(nt->packs, nt->unpacks, nt->use->busy[nt->buffer]); /* its last batch is unpacked */
+}
+
+kolo_status_t kolo_native_packed(kolo_set_t *s)
+{
+    kolo_native_t *nt = s->engine->native;
+    uint64_t mark;
+    if (nt->packs == nt->use) return KOLO_OK;
+    KOLO_TRY(kolo_use_mark(nt->packs, &mark));
+    return kolo_use_after(nt->use, nt->packs, mark);
+}
+
+kolo_status_t kolo_native_reduced(kolo_set_t *s)
+{
+    kolo_native_t *nt = s->engine->native;
+    uint64_t mark;
+    if (nt->unpacks == nt->use) return KOLO_OK;
+    KOLO_TRY(kolo_use_mark(nt->use, &mark));
+    return kolo_use_after(nt->unpacks, nt->use, mark);
 }
 
 kolo_status_t kolo_native_swap(kolo_set_t *s, int peer, const kolo_swap_t *w)
@@ -214,9 +270,10 @@ kolo_status_t kolo_native_end(kolo_set_t *s, kolo_response_t *const *batch, size
     struct kolo_tensor_engine *e = s->engine;
     kolo_native_t *nt = e->native;
     kolo_flight_t *flight = nt->flight;
-    kolo_use_t *use = nt->use;
+    kolo_use_t *use = flight->end;
     uint64_t *mark = &flight->marks[use->number];
     KOLO_TRY(kolo_use_mark(use, mark));
+    if (nt->buffer >= 0) nt->use->busy[nt->buffer] = *mark;
     KOLO_TRY(kolo_use_lead(use, *mark, batch, n));
     for (size_t i = 0; i < n; i++) {
         kolo_entry_t *entry = batch[i]->entry;

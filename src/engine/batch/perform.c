@@ -347,17 +347,19 @@ static kolo_status_t run_fused_native(kolo_set_t *s, batch_t *b)
 {
     struct kolo_tensor_engine *e = s->engine;
     kolo_flight_t *flight = e->native->flight;
-    kolo_use_t *use = e->native->use;
+    kolo_use_t *packs = e->native->packs, *unpacks = e->native->unpacks;
     size_t bytes = kolo_parts_layout(s, b->responses, b->n).bytes, unpacked = 0;
     uint64_t since = kolo_now_ns();
     void *packed;
-    KOLO_TRY(kolo_native_room(s, KOLO_ROOM_INPUT, bytes, &packed));
-    KOLO_TRY(kolo_fusion_pack(s, use, flight, b->responses, b->n, packed));
+    KOLO_TRY(kolo_native_buffer(s, bytes, &packed));
+    KOLO_TRY(kolo_fusion_pack(s, packs, flight, b->responses, b->n, packed));
+    KOLO_TRY(kolo_native_packed(s));
     traced(s, b->responses, b->n, KOLO_DO_COPY_IN, &e->tally.pack_ns, &since);
     KOLO_TRY(run_packed(s, b, packed, bytes));
     traced(s, b->responses, b->n, operation_of(s, &b->responses[0]->request), &e->tally.operate_ns, &since);
     flight->nlifts = 0;
-    KOLO_TRY(kolo_fusion_unpack(s, use, flight, &(kolo_packed_t){b->responses, b->n, packed}, &unpacked));
+    KOLO_TRY(kolo_native_reduced(s));
+    KOLO_TRY(kolo_fusion_unpack(s, unpacks, flight, &(kolo_packed_t){b->responses, b->n, packed}, &unpacked));
     traced(s, b->responses, b->n, KOLO_DO_COPY_OUT, &e->tally.pack_ns, &since);
     return KOLO_OK;
 }
