@@ -52,7 +52,7 @@ static const kolo_param_t rows[] = {
      "engine: a thread of its own packs and unpacks fused tensors while others are reduced; auto: if each rank of "
      "this host has two cores",
      &kolo_engine_overlap},
-    {"KOLO_ENGINE_GPU_OVERLAP", KOLO_PARAM_SIZE, "1M", 0, KOLO_TENSOR_BYTES_MAX, NULL, false,
+    {"KOLO_ENGINE_GPU_OVERLAP", KOLO_PARAM_SIZE, "0", 0, KOLO_TENSOR_BYTES_MAX, NULL, false,
      "engine: fused operations on GPUs of at least this many bytes are packed and unpacked on streams of their "
      "own, "
      "while others are reduced; 0: none",
