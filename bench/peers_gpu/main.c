@@ -316,7 +316,7 @@ static void usage(void)
         "alternate; none: all of them. B: 8, 64K, 8G.\n"
         "Prints NCCL's time and Kolo's for each size and their ratio; NVLink multicast is off "
         "(NCCL_NVLS_ENABLE=0).\n"
-        "--product: a product of square bfloat16 matrices (cuBLAS) beside an all_reduce of --max bytes.\n"
+        "--product: a product of square bfloat16 matrices (cuBLAS) beside each OP (all_reduce) of --max bytes.\n"
         "--variant: Kolo once more, another file of it or with these parameters, by turns with the others. --nccl "
         "none: without NCCL.\n"
         "--piece: buffers in pieces of so many bytes (a multiple of 2M) that the program maps beside each other.");
@@ -425,7 +425,7 @@ static void parse(int argc, char **argv, int *child, int *fd)
         }
     }
     if (options.init_rounds) options.max = 32u << 20; /* what it uses its communicators for */
-    if (options.product) options.ops[ALL_REDUCE] = true;
+    if (options.product && optind == argc) options.ops[ALL_REDUCE] = true;
     parse_ops(argc, argv);
     if (options.gpus < 1 || options.gpus > MOST_RANKS || options.min < 1 || options.max < options.min ||
         options.factor < 2 || options.offset < 0 || options.offset > 1024 || options.product < 0 ||

@@ -54,7 +54,7 @@ typedef struct {
     kolo_type_t type;
     int rounds;      /* least, of each library at each size */
     int init_rounds; /* not 0: only what communicators cost is measured, so often */
-    int product;     /* not 0: only a product of matrices of this order beside an all_reduce of `max` bytes is */
+    int product;     /* not 0: only a product of matrices of this order beside calls of `max` bytes is */
     double budget_s; /* of each library at each size */
     int limit_s;     /* of the whole run */
     const char *driver_path, *nccl_path, *cublas_path, *json_path;
@@ -259,8 +259,8 @@ void measure_init(rank_t *r);
 
 /* ---- product.c ---- */
 
-/* How much slower a product of matrices becomes beside an all_reduce, and how long that takes then: by NCCL and by
- * Kolo's two profiles, in turn. Collective; rank 0 prints. */
+/* How much slower a product of matrices becomes beside each call that is asked for, and how long that takes then:
+ * by NCCL, by Kolo's two profiles and by its variants, in turn. Collective; rank 0 prints. */
 void measure_product(rank_t *r);
 
 /* ---- report.c ---- */
