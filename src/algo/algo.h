@@ -17,6 +17,7 @@ typedef struct {
     bool in_place;      /* SRC == DST allowed */
     bool lines;         /* short calls can follow its plans by loops over lines (kolo_way_t) */
     bool commutative;   /* reduces in another order than the ranks': callback operators must be commutative */
+    bool fold_of_two;   /* so it is among two ranks */
     bool one_fold;      /* each result is one step over all ranks' inputs, in rank order (config.order) */
     const char *source; /* paper, spec or system it comes from */
 } kolo_algo_row_t;

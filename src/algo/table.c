@@ -68,7 +68,7 @@ static bool several_nodes(const kolo_emit_env_t *env)
 /* clang-format off */
 const kolo_algo_row_t kolo_algos[] = {
     {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_RING, kolo_ring_all_reduce, always, .source = RING_SOURCE, .in_place = true, .commutative = true},
-    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_TREE, kolo_tree_all_reduce, always, .source = TREE_SOURCE, .in_place = true, .commutative = true},
+    {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_TREE, kolo_tree_all_reduce, always, .source = TREE_SOURCE, .in_place = true, .commutative = true, .fold_of_two = true},
     {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_HALVING_DOUBLING, kolo_halving_doubling_all_reduce, always, .source = HALVE_SOURCE,
      .in_place = true, .commutative = true},
     {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_DIRECT, kolo_direct_all_reduce, few_operands, .source = DIRECT_SOURCE, .in_place = true, .one_fold = true, .lines = true},
@@ -78,7 +78,7 @@ const kolo_algo_row_t kolo_algos[] = {
     {KOLO_COLL_ALL_REDUCE, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_all_reduce, references, .source = COPY_SOURCE, .in_place = true, .one_fold = true},
 
     {KOLO_COLL_REDUCE, KOLO_ALGO_RING, kolo_ring_reduce, always, .source = RING_SOURCE, .in_place = true, .commutative = true},
-    {KOLO_COLL_REDUCE, KOLO_ALGO_TREE, kolo_tree_reduce, always, .source = TREE_SOURCE, .in_place = true, .commutative = true},
+    {KOLO_COLL_REDUCE, KOLO_ALGO_TREE, kolo_tree_reduce, always, .source = TREE_SOURCE, .in_place = true, .commutative = true, .fold_of_two = true},
     {KOLO_COLL_REDUCE, KOLO_ALGO_DIRECT, kolo_direct_reduce, few_operands, .source = DIRECT_SOURCE, .in_place = true, .one_fold = true},
     {KOLO_COLL_REDUCE, KOLO_ALGO_ONE_STEP, kolo_one_step_reduce, few_operands, .source = STEP_SOURCE, .in_place = true, .one_fold = true, .lines = true},
     {KOLO_COLL_REDUCE, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_reduce, two_references, .source = COPY_SOURCE, .in_place = true, .one_fold = true},
@@ -140,7 +140,8 @@ const kolo_algo_row_t *kolo_algo_find(kolo_coll_t coll, kolo_algo_t algo)
 
 bool kolo_algo_usable(const kolo_algo_row_t *row, const kolo_emit_env_t *env)
 {
-    bool folds = row->one_fold || env->nranks == 1 || !kolo_coll_reduces(row->coll);
+    bool folds = row->one_fold || env->nranks == 1 || (row->fold_of_two && env->nranks == 2) ||
+                 !kolo_coll_reduces(row->coll);
     return row->usable(env) && (folds || !env->one_fold);
 }
 

@@ -206,7 +206,7 @@ static void verify_form(const kolo_algo_row_t *row, const kolo_emit_env_t *env)
     kolo_plan_t *plans[SHAPE_MOST_RANKS];
     kolo_verify_options_t options = {.in_place = row->in_place,
                                      .rank_order = kolo_coll_reduces(row->coll) && !row->commutative,
-                                     .one_fold = row->one_fold,
+                                     .one_fold = row->one_fold || (row->fold_of_two && env->nranks == 2),
                                      .schedules = 2,
                                      .node_of = env->node_of};
     for (uint32_t r = 0; r < env->nranks; r++) plans[r] = emit(env, row->coll, row->algo, r);

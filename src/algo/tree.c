@@ -34,8 +34,8 @@ static kolo_segment_t part(const node_t *node, kolo_buf_t buf)
     return kolo_seg(buf, (int32_t)node->which, 1);
 }
 
-/* Sums my children and myself; towards the parent, or, at the root, into DST. */
-static void up(kolo_builder_t *b, const node_t *node)
+/* Sums my children and myself; towards the parent, or, at the root, into DST. The sum of two is in their order. */
+static void up(kolo_builder_t *b, const kolo_emit_env_t *env, const node_t *node)
 {
     kolo_builder_lane(b);
     uint16_t tx = node->parent < 0 ? KOLO_NO_CONN : kolo_builder_tx(b, (uint32_t)node->parent, node->which);
@@ -45,8 +45,8 @@ static void up(kolo_builder_t *b, const node_t *node)
         rx[count] = kolo_builder_rx(b, (uint32_t)node->child[count], node->which);
     if (node->parent < 0) {
         uint16_t first = kolo_builder_list(b, rx, count);
-        kolo_emit_reduce_many(b, (kolo_rx_list_t){first, count, 0}, tx, part(node, KOLO_BUF_DST),
-                              part(node, KOLO_BUF_SRC), KOLO_FLAG_FINAL);
+        kolo_emit_reduce_many(b, (kolo_rx_list_t){first, count, env->nranks == 2 ? env->rank : 0}, tx,
+                              part(node, KOLO_BUF_DST), part(node, KOLO_BUF_SRC), KOLO_FLAG_FINAL);
     } else if (count == 0) {
         kolo_builder_send(b, tx, part(node, KOLO_BUF_SRC));
     } else if (count == 1) {
@@ -86,7 +86,7 @@ kolo_status_t kolo_tree_all_reduce(const kolo_emit_env_t *env, kolo_plan_t **pla
     kolo_builder_scratch(b, 2);
     for (uint32_t t = 0; t < 2; t++) {
         node_t node = place_in(env, kolo_emit_rank_at(env, 0, 0), t);
-        up(b, &node);
+        up(b, env, &node);
         down(b, &node, KOLO_BUF_DST);
     }
     return kolo_builder_finish(b, plan);
@@ -114,7 +114,7 @@ kolo_status_t kolo_tree_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
     kolo_builder_scratch(b, 2);
     for (uint32_t t = 0; t < 2; t++) {
         node_t node = place_in(env, env->root, t);
-        up(b, &node);
+        up(b, env, &node);
     }
     return kolo_builder_finish(b, plan);
 }

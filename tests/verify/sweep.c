@@ -146,7 +146,7 @@ static void verify_case(tally_t *t, const kolo_algo_row_t *row, kolo_emit_env_t 
                                .tiles = l.tiles,
                                .seed = random_below(1u << 30),
                                .rank_order = !row->commutative && kolo_coll_reduces(row->coll),
-                               .one_fold = row->one_fold,
+                               .one_fold = row->one_fold || (row->fold_of_two && env->nranks == 2),
                                .skip_races = too_large_for_races(row, env->nranks),
                                .node_of = env->node_of};
     const kolo_plan_t *const *p = (const kolo_plan_t *const *)plans;
