@@ -219,6 +219,7 @@ static void look(kolo_body_t *body)
 static int64_t pause_ms(const kolo_body_t *body)
 {
     int64_t ms = body->gpu.watch.waits ? BUSY_MS : IDLE_MS;
+    if (atomic_load(&body->gpu.cancelled)) return LEAST_MS; /* streams that wait are let go on step by step */
     if (body->op_timeout_ms) ms = KOLO_MIN(ms, (int64_t)body->op_timeout_ms / 4);
     return KOLO_MAX(ms, LEAST_MS);
 }

@@ -121,7 +121,7 @@ static uint32_t cut(const kolo_cuda_state_t *s, uint32_t most, uint64_t bytes, k
  */
 static bool is_chain(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, const kolo_cuda_args_t *a)
 {
-    return call->coll == KOLO_COLL_REDUCE && s->layout.nranks > 2 && !s->one_fold && call->elem > 2 &&
+    return call->coll == KOLO_COLL_REDUCE && s->layout.nranks > 1 && !s->one_fold && call->elem > 2 &&
            a->bytes >= s->limits.chain;
 }
 /* Takes as many blocks as there would be by stages, which it goes by if buffers cannot be reached. */

@@ -3,16 +3,20 @@
  * The executor of GPU communicators, for its own files. limits.c: what goes which way; layout.c: the region;
  * kernels.c: modules and functions; choose.c: which family, which grid; buffers/: which buffers
  * others reach, which are good, which are left alone behind an abort; launch.c: the operations of exec.h;
- * messages.c: groups of sends and receives; moves.c: puts and signals; waits.c: what kernels wait for; plan/: plans
- * by a kernel that interprets them.
+ * messages.c: groups of sends and receives; engines/: what copy engines do without a kernel, puts and signals
+ * (moves.c) and long operations (copies.c, words.c); waits.c: what kernels wait for; plan/: plans by a kernel that
+ * interprets them.
  */
 #ifndef KOLO_GPU_CUDA_CUDA_H
 #define KOLO_GPU_CUDA_CUDA_H
 
 #include "gpu/cuda/args.h"
+#include "gpu/cuda/engines/copies.h"
 #include "gpu/gpu.h"
 #include "gpu/peers/exports.h"
 #include "mem/cuda/order.h"
+
+#define KOLO_CUDA_NEVER (UINT64_C(1) << 50) /* bytes */
 
 typedef enum {
     KOLO_CUDA_LL,
@@ -43,7 +47,7 @@ bool kolo_cuda_built(void);
 enum { KOLO_CUDA_EARLY_NEVER, KOLO_CUDA_EARLY_ALWAYS, KOLO_CUDA_EARLY_GRAPHS };
 typedef struct {
     int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, two_bytes; /* 0: automatic */
-    int64_t message_lines_bytes, give_bytes, pipe_bytes, chain_bytes, chain_row;
+    int64_t message_lines_bytes, give_bytes, pipe_bytes, chain_bytes, chain_row, copy_bytes, copy_piece;
     int64_t poison, early; /* early: KOLO_CUDA_EARLY_* */
 } kolo_cuda_options_t;
 extern kolo_cuda_options_t kolo_cuda_options;
@@ -65,6 +69,7 @@ typedef struct {
     uint64_t give, give_most;   /* all_reduces by stores alone in three phases, where buffers are apart */
     uint64_t pipe, pipe_reduce; /* shortest all_reduce and reduce by tiles (piped.cuh) */
     uint64_t chain;             /* shortest reduce from neighbour to neighbour (chain.cuh) */
+    uint64_t copy;              /* shortest by copy engines alone (copies.c), of what a rank sends to another */
     uint32_t chain_blocks;      /* a third of those there */
     uint64_t chain_row;         /* bytes that all of them have under way there, about */
     uint32_t blocks, ll_blocks, ll128_blocks; /* blocks: of a role, where by_length has no other number */
@@ -120,6 +125,8 @@ typedef struct kolo_cuda_state {
     uint64_t region_bytes; /* of all of it: layout, and what plans need */
     uint32_t resident;     /* blocks that this rank may have on its GPU at the same time */
     kolo_cuda_plans_t *plans;
+    kolo_cuda_copies_t *copies;   /* NULL: none goes without a kernel */
+    uint64_t copies_at;           /* of their stages in a region */
     kolo_cuda_mailbox_t *mailbox; /* pinned; KOLO_CUDA_STAGE bytes for settle.c behind it */
     kolo_cu_stream_t unsettled;   /* work of settle.c that did not end in time; NULL: none */
     struct kolo_cuda_state *next_kept;

@@ -21,6 +21,7 @@ static size_t region_bytes(void *arg, const kolo_regions_t *regions)
     bool torn = regions->ranks_per_gpu > 1 || s->by_pci;
     kolo_cuda_layout((uint32_t)regions->nranks, s->resident, torn, &s->limits, &s->layout);
     s->region_bytes = kolo_cuda_plans_room(s->plans, (uint32_t)regions->nranks, s->layout.bytes);
+    s->region_bytes = kolo_cuda_copies_room(s, regions, s->region_bytes);
     return s->region_bytes;
 }
 
@@ -78,6 +79,7 @@ static kolo_status_t open_entered(kolo_cuda_state_t *s, kolo_wire_ctx_t *ctx)
     KOLO_TRY(kolo_cuda_kernels(s->device, ctx->deadline_ns, &s->kernels));
     KOLO_TRY(open_regions(s, ctx));
     KOLO_TRY(make_mailbox(s));
+    KOLO_TRY(kolo_cuda_copies_open(s, ctx));
     KOLO_TRY(kolo_cuda_order_open(&s->order, s->device));
     kolo_cu_result_t r = s->api->event_create(&s->mark, KOLO_CU_EVENT_NO_TIMING);
     return r ? kolo_cuda_fail(r, s->device->ordinal, "make an event") : KOLO_OK;
@@ -117,6 +119,7 @@ static void free_state(kolo_cuda_state_t *s)
     if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
         kolo_cuda_order_close(&s->order);
         if (s->mark) s->api->event_destroy(s->mark);
+        kolo_cuda_copies_close(s);
         close_regions(s);
         kolo_cuda_tables_free(s);
         /* A replay that stands behind a held stream may still look for the abort. */
@@ -299,6 +302,7 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
     if (s->regions.nranks == 1 && c->coll == KOLO_COLL_BARRIER) return KOLO_OK;
     if (s->regions.nranks == 1 && is_copy(c))
         return kolo_cuda_put_copy(s, c->dst, c->src, c->count * c->elem, c->stream);
+    if (kolo_cuda_copies_serve(s, c)) return kolo_cuda_copies_launch(s, c);
     KOLO_TRY(kolo_cuda_choose(s, c, &s->args.c, &family, &grid));
     if (family == KOLO_CUDA_STAGED || family == KOLO_CUDA_TWO_STEP || family == KOLO_CUDA_CHAIN)
         kolo_cuda_expose(s, c, &s->args);
@@ -364,6 +368,7 @@ static kolo_status_t poll(void *state)
     kolo_cuda_state_t *s = state;
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    if (__atomic_load_n(&s->mailbox->abort, __ATOMIC_ACQUIRE)) kolo_cuda_copies_release(s);
     kolo_status_t status = kolo_cuda_order_poll(&s->order);
     kolo_cuda_leave(pushed);
     return status;

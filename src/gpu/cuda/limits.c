@@ -5,7 +5,7 @@
  */
 #include "gpu/cuda/cuda.h"
 
-#define NEVER (UINT64_C(1) << 50)
+#define NEVER KOLO_CUDA_NEVER
 
 kolo_cuda_options_t kolo_cuda_options;
 
@@ -77,7 +77,7 @@ static const kolo_param_t rows[] = {
      .def = "0",
      .max = (int64_t)1 << 50,
      .must_agree = true,
-     .help = "Smallest reduce of more than two GPUs, in bytes, that goes from neighbour to neighbour, "
+     .help = "Smallest reduce, in bytes, that goes from neighbour to neighbour, "
              "if its sums need not be in the order of ranks; 0: as measured",
      .value = &kolo_cuda_options.chain_bytes},
     {.key = "KOLO_GPU_CHAIN_ROW",
@@ -87,6 +87,22 @@ static const kolo_param_t rows[] = {
      .must_agree = true,
      .help = "Bytes of the tiles of a reduce from neighbour to neighbour, of all blocks together; 0: as measured",
      .value = &kolo_cuda_options.chain_row},
+    {.key = "KOLO_GPU_COPY_SIZE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = (int64_t)1 << 50,
+     .must_agree = true,
+     .help = "Smallest all_gather, broadcast or all_to_all, in bytes that a rank gives, that copy engines move, "
+             "without a kernel; 0: never",
+     .value = &kolo_cuda_options.copy_bytes},
+    {.key = "KOLO_GPU_COPY_PIECE",
+     .kind = KOLO_PARAM_SIZE,
+     .def = "0",
+     .max = 1 << 30,
+     .must_agree = true,
+     .help = "Longest piece of what copy engines move without a kernel, in bytes; two for each pair of ranks are "
+             "kept in a GPU's memory; 0: 16M, less among more than four",
+     .value = &kolo_cuda_options.copy_piece},
     {.key = "KOLO_GPU_POISON",
      .kind = KOLO_PARAM_INT,
      .def = "-1",
@@ -122,6 +138,9 @@ static const kolo_cuda_limits_t between_two = {.ll_all_reduce = 384u << 10,
                                                .pipe = 96u << 20,
                                                .pipe_reduce = NEVER, /* not faster by tiles */
                                                .chain = NEVER,
+                                               .chain_blocks = 88,
+                                               .chain_row = 3u << 20,
+                                               .copy = NEVER,
                                                .blocks = 64,
                                                .ll_blocks = 64,
                                                .ll128_blocks = 128};
@@ -148,6 +167,7 @@ static const kolo_cuda_limits_t among_more = {.ll_all_reduce = 384u << 10,
                                               .chain = 64u << 20,
                                               .chain_blocks = 88,
                                               .chain_row = 3u << 20,
+                                              .copy = NEVER,
                                               .blocks = 64,
                                               .most_blocks = 96,
                                               .by_length = more_by_length,
@@ -167,6 +187,7 @@ static const kolo_cuda_limits_t compute = {.ll_all_reduce = 256u << 10,
                                            .pipe = NEVER,
                                            .pipe_reduce = NEVER,
                                            .chain = NEVER,
+                                           .copy = NEVER,
                                            .blocks = 10,
                                            .ll_blocks = 30,
                                            .ll128_blocks = 30};
@@ -216,9 +237,10 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
     take(&limits->message_lines, (uint64_t)o->message_lines_bytes);
     take(&limits->give, (uint64_t)o->give_bytes);
     take(&limits->pipe, (uint64_t)o->pipe_bytes);
-    if (nranks > 2) take(&limits->pipe_reduce, (uint64_t)o->pipe_bytes);
+    take(&limits->pipe_reduce, (uint64_t)o->pipe_bytes);
     take(&limits->chain, (uint64_t)o->chain_bytes);
     take(&limits->chain_row, (uint64_t)o->chain_row);
+    take(&limits->copy, (uint64_t)o->copy_bytes);
     if (blocks) blocks_of_a_role(limits, (uint32_t)blocks);
     if (limits->most_blocks < limits->blocks) limits->most_blocks = limits->blocks;
 }

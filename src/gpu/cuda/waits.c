@@ -53,6 +53,7 @@ void kolo_cuda_waits(void *state, kolo_exec_waits_t *waits)
         waits->seen_ns = KOLO_MAX(waits->seen_ns, w.seen_ns);
         if (waits->count < KOLO_EXEC_WAITS) waits->on[waits->count++] = on;
     }
+    kolo_cuda_copies_waits(s, now, waits);
     if (__atomic_load_n(&unfit->set, __ATOMIC_ACQUIRE) != 1 || unfit->peer >= (uint32_t)s->regions.nranks) return;
     waits->unfit = (int)unfit->peer;
     waits->unfit_sends = unfit->sends != 0;

@@ -63,6 +63,7 @@ enum {
 
     KOLO_CU_WAIT_AT_LEAST = 0, /* cyclic: (int32_t)(word - value) >= 0 */
     KOLO_CU_WAIT_EQUAL = 1,
+    KOLO_CU_WAIT_ANY_BIT = 2, /* (word & value) != 0 */
 
     KOLO_CU_HOST_PORTABLE = 1,
     KOLO_CU_HOST_MAPPED = 2,

@@ -56,7 +56,10 @@ static void await_word(const work_t *w, int device)
     for (;; nanosleep(&nap, NULL)) {
         check_range(w, w->to, device, "wait for a word");
         uint32_t now = __atomic_load_n((uint32_t *)w->to, __ATOMIC_ACQUIRE); /* NOLINT: a driver's address */
-        if (w->equal ? now == w->word : (int32_t)(now - w->word) >= 0) return;
+        if (w->how == KOLO_CU_WAIT_EQUAL     ? now == w->word
+            : w->how == KOLO_CU_WAIT_ANY_BIT ? (now & w->word) != 0
+                                             : (int32_t)(now - w->word) >= 0)
+            return;
     }
 }
 
@@ -508,10 +511,9 @@ static kolo_cu_result_t push_word(kolo_cu_stream_t stream, struct CUctx_st *ctx,
 kolo_cu_result_t cuStreamWaitValue32_v2(kolo_cu_stream_t stream, kolo_cu_ptr_t word, uint32_t value, unsigned flags)
 {
     FAKE_CONTEXT(ctx);
-    if (word % 4 || flags > KOLO_CU_WAIT_EQUAL)
+    if (word % 4 || flags > KOLO_CU_WAIT_ANY_BIT)
         return fake_wrong(FAKE_INVALID_VALUE, "cuStreamWaitValue32(%#llx, flags %u)", word, flags);
-    work_t w = {
-        .kind = AWAIT_WORD, .to = (uintptr_t)word, .bytes = 4, .word = value, .equal = flags == KOLO_CU_WAIT_EQUAL};
+    work_t w = {.kind = AWAIT_WORD, .to = (uintptr_t)word, .bytes = 4, .word = value, .how = flags};
     return push_word(stream, ctx, &w);
 }
 

@@ -33,7 +33,7 @@ typedef struct work {
     size_t bytes;
     unsigned char value;
     uint32_t word;
-    bool equal; /* AWAIT_WORD: else at least */
+    unsigned how; /* AWAIT_WORD: KOLO_CU_WAIT_* */
     void (*fn)(void *arg);
     void *arg;
     fake_launch_t *launch;
