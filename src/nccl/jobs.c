@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What makes or ends communicators. Inside a group it is kept until the end, and then done side by side: one thread
- * may hold several ranks of a communicator, which wait for each other. Initialisations start together as one group
- * of Kolo's; each of the others has a thread.
+ * What makes or ends communicators, and windows. Inside a group it is kept until the end, and then done side by
+ * side: one thread may hold several ranks of a communicator, which wait for each other. Initialisations start
+ * together as one group of Kolo's; each of the others has a thread.
  */
 #include "nccl/layer.h"
 
@@ -57,6 +57,8 @@ ncclResult_t kolo_nccl_job_run(kolo_nccl_job_t *job)
     case KOLO_NCCL_SHRINK:
     case KOLO_NCCL_GROW:
         return kolo_nccl_run_child(job);
+    case KOLO_NCCL_WINDOW:
+        return kolo_nccl_run_window(job);
     case KOLO_NCCL_FINALIZE:
         return kolo_nccl_run_finalize(job);
     case KOLO_NCCL_DESTROY:

@@ -146,12 +146,13 @@ ncclResult_t kolo_nccl_noted(ncclResult_t result);
 /* Has it done at the end of the open group, when all calls have run. */
 ncclResult_t kolo_nccl_group_destroys(kolo_op_t op, ncclComm_t comm);
 
-/* ---- jobs.c: what makes or ends communicators; in a group it is done at its end, side by side ---- */
+/* ---- jobs.c: what makes or ends communicators, or windows; in a group it is done at its end, side by side ---- */
 typedef enum {
     KOLO_NCCL_INIT,
     KOLO_NCCL_SPLIT,
     KOLO_NCCL_SHRINK,
     KOLO_NCCL_GROW,
+    KOLO_NCCL_WINDOW,
     KOLO_NCCL_FINALIZE,
     KOLO_NCCL_DESTROY
 } kolo_nccl_job_kind_t;
@@ -163,6 +164,9 @@ typedef struct kolo_nccl_job {
     int color, key, nranks, rank, nids, flags, count, device;
     int *excluded;
     ncclUniqueId *ids;
+    void *buf; /* of a window */
+    size_t bytes;
+    ncclWindow_t *window;
     ncclConfig_t config;
     char comm_name[KOLO_NCCL_NAME_BYTES]; /* of a job that is kept: config.commName is a copy here */
     /* of a job that runs beside others */
@@ -182,9 +186,10 @@ ncclResult_t kolo_nccl_jobs_run(kolo_nccl_job_t *list);
 /* Drops it: what would have been made is not. */
 void kolo_nccl_jobs_drop(kolo_nccl_job_t *list);
 
-/* ---- init.c, child.c, life.c: one job each ---- */
+/* ---- init.c, child.c, register.c, life.c: one job each ---- */
 ncclResult_t kolo_nccl_run_init(kolo_nccl_job_t *job);
 ncclResult_t kolo_nccl_run_child(kolo_nccl_job_t *job);
+ncclResult_t kolo_nccl_run_window(kolo_nccl_job_t *job);
 ncclResult_t kolo_nccl_run_finalize(kolo_nccl_job_t *job);
 ncclResult_t kolo_nccl_run_destroy(kolo_nccl_job_t *job);
 /* Looks how far a child is that is made in the background. Returns ncclInProgress, its error or ncclSuccess; from

@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Windows, and the calls that write to them. A window is one of Kolo's. Where Kolo has none (GPUs that do not reach
- * each other, several hosts, memory that cannot be shared) the client gets a NULL window and success, as from NCCL
- * without symmetric memory. NCCL's deregistration meets nobody and Kolo's meets all ranks, so what a client
- * deregisters is only forgotten here and ends with the communicator.
+ * Windows, and the calls that write to them. A window is one of Kolo's. NCCL's deregistration meets nobody and
+ * Kolo's meets all ranks, so what a client deregisters is only forgotten here and ends with the communicator.
  */
 #include "nccl/layer.h"
-
-#include "base/log.h"
-#include "comm/params.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,46 +16,6 @@ static kolo_nccl_window_t *find(ncclComm_t comm, ncclWindow_t window)
     pthread_mutex_unlock(&comm->lock);
     return w && w->live ? w : NULL;
 }
-
-ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buf, size_t bytes, ncclWindow_t *window, int flags)
-{
-    static const char call[] = "ncclCommWindowRegister";
-    kolo_window_t made = NULL;
-    ncclResult_t r = kolo_nccl_check_made(comm, call);
-    (void)flags; /* they choose among NCCL's ways */
-    if (r != ncclSuccess) return r;
-    if (!window) return kolo_nccl_fail(ncclInvalidArgument, "%s: the output is NULL", call);
-    *window = NULL;
-    if (!kolo_nccl_options.windows) return ncclSuccess;
-    if (!buf && bytes) return kolo_nccl_fail(ncclInvalidArgument, "%s: the buffer is NULL", call);
-    if (kolo_nccl_grouped()) { /* NCCL allows it there; a client goes on with a window that it can do without */
-        kolo_info("nccl", "%s in a group: no window is made, as without symmetric memory", call);
-        return ncclSuccess;
-    }
-    r = kolo_nccl_settle(comm);
-    if (r != ncclSuccess) return r;
-    kolo_nccl_window_t *w = calloc(1, sizeof *w);
-    if (!w) return kolo_nccl_fail(ncclSystemError, "%s: out of memory", call);
-    kolo_status_t status = kolo_window_register(comm->kolo, buf, bytes, &made);
-    if (status == KOLO_ERR_UNSUPPORTED || status == KOLO_ERR_INVALID_ARGUMENT) {
-        kolo_info("nccl", "%s makes no window: %s", call, kolo_error_text());
-        free(w);
-        return ncclSuccess;
-    }
-    r = status == KOLO_IN_PROGRESS ? kolo_nccl_settle(comm) : kolo_nccl_result(status);
-    if (r != ncclSuccess) {
-        free(w);
-        return r;
-    }
-    *w = (kolo_nccl_window_t){.live = true, .kolo = made, .buf = buf, .bytes = bytes};
-    pthread_mutex_lock(&comm->lock);
-    w->next = comm->windows;
-    comm->windows = w;
-    pthread_mutex_unlock(&comm->lock);
-    *window = (ncclWindow_t)(void *)w;
-    return ncclSuccess;
-}
-KOLO_NCCL_TWIN(ncclCommWindowRegister, pncclCommWindowRegister);
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 {

@@ -199,6 +199,46 @@ static void numbers_of_operators_are_each_ranks_own(me_t *me)
     for (int i = 0; i <= me->rank; i++) OK(ncclRedOpDestroy(op[i], me->comm));
 }
 
+/* One thread has several ranks, as nccl-tests with -g: it cannot wait for one after the other. */
+static void windows_in_a_group_of_one_thread(me_t *me)
+{
+    enum { TWO = 2 };
+    ncclUniqueId id;
+    ncclComm_t c[TWO] = {NULL};
+    ncclWindow_t w[TWO] = {NULL};
+    void *p[TWO];
+    me_t each[TWO];
+    OK(ncclGetUniqueId(&id));
+    OK(ncclGroupStart());
+    for (int r = 0; r < TWO; r++) {
+        use_device(device_of(r));
+        each[r] = (me_t){.rank = r, .n = TWO, .stream = new_stream(device_of(r))};
+        OK(ncclMemAlloc(&p[r], 4096));
+        OK(ncclCommInitRank(&c[r], TWO, id, r));
+    }
+    OK(ncclGroupEnd());
+    OK(ncclGroupStart());
+    for (int r = 0; r < TWO; r++) OK(ncclCommWindowRegister(c[r], p[r], 4096, &w[r], 0));
+    OK(ncclGroupEnd());
+    if (!getenv("KOLO_GPU_EXECUTOR") && FACT(w[0] && w[1])) { /* staged, there are none */
+        ncclWaitSignalDesc_t wait = {.opCnt = 1, .peer = 0};
+        OK(ncclPutSignal(floats(&each[0], 8, 5), 8, ncclFloat32, 1, w[0], 0, 0, 0, 0, c[0], each[0].stream));
+        OK(ncclWaitSignal(1, &wait, c[1], each[1].stream));
+        sync_stream(&each[1]);
+        EQ(at(&each[1], p[1], 7), 5);
+    }
+    OK(ncclGroupStart());
+    IS(ncclInvalidArgument, ncclCommWindowRegister(c[0], NULL, 4096, &w[0], 0));
+    OK(ncclCommWindowRegister(c[1], p[1], 4096, &w[1], 0));
+    IS(ncclInvalidArgument, ncclGroupEnd()); /* nothing of it was done */
+    FACT(!w[1]);
+    OK(ncclGroupStart());
+    for (int r = 0; r < TWO; r++) OK(ncclCommDestroy(c[r]));
+    OK(ncclGroupEnd());
+    for (int r = 0; r < TWO; r++) OK(ncclMemFree(p[r]));
+    use_device(device_of(me->rank));
+}
+
 const case_t rest_cases[] = {
     {"messages_and_collectives_of_a_group_have_no_order", messages_and_collectives_of_a_group_have_no_order, EACH},
     {"ranks_meet_by_several_ids", ranks_meet_by_several_ids, EACH},
@@ -209,5 +249,6 @@ const case_t rest_cases[] = {
     {"encryption_is_the_job_s", encryption_is_the_job_s, FIRST},
     {"a_group_has_any_number_of_operators", a_group_has_any_number_of_operators, EACH},
     {"numbers_of_operators_are_each_ranks_own", numbers_of_operators_are_each_ranks_own, EACH},
+    {"windows_in_a_group_of_one_thread", windows_in_a_group_of_one_thread, FIRST},
     {NULL, NULL, EACH},
 };
