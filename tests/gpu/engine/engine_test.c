@@ -435,13 +435,14 @@ static void submit_wrongly(void)
     t.input = t.output = gpu.buffer + 2;
     CHECK(kolo_engine_all_reduce(engine, &t, KOLO_SUM, 1, 1, &how, NULL) == KOLO_ERR_INVALID_ARGUMENT);
     CHECK(strstr(kolo_get_last_error(NULL), "is no multiple of the 4 bytes of a float32"));
-    void *plan = NULL;
+    void *plan = NULL, *graph = NULL;
     t.input = t.output = gpu.buffer;
     memory.stream = gpu.streams[1];
     CHECK(kit_capture(&gpu, gpu.streams[1]));
     CHECK(kolo_engine_all_reduce(engine, &t, KOLO_SUM, 1, 1, &how, NULL) == KOLO_ERR_UNSUPPORTED);
     CHECK(strstr(kolo_get_last_error(NULL), "the stream is being captured"));
-    CHECK(kit_captured(&gpu, gpu.streams[1], &plan));
+    CHECK(kit_captured(&gpu, gpu.streams[1], &plan) && kit_graph(&gpu, plan, &graph));
+    kit_graph_end(graph);
     t.input = t.output = here;
     memory = (kolo_tensor_memory_t){KOLO_DEVICE_CPU, NULL, gpu.streams[0]};
     CHECK(kolo_engine_all_reduce(engine, &t, KOLO_SUM, 1, 1, &how, NULL) == KOLO_ERR_INVALID_ARGUMENT);
