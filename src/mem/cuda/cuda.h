@@ -56,6 +56,10 @@ void kolo_cuda_leave(bool pushed);
  * what it returned. Without a driver: nothing. */
 int kolo_cuda_uncaptured(void);
 void kolo_cuda_captured(int mode);
+/* Ask whether what an event stands behind, or what is queued on a stream, is complete; also while this thread captures
+ * a stream, where a driver refuses the bare question and ends the capture. */
+kolo_cu_result_t kolo_cuda_event_query(kolo_cu_event_t event);
+kolo_cu_result_t kolo_cuda_stream_query(kolo_cu_stream_t stream);
 
 /* Waits for all that is queued on a stream of this room or those above it, whose device's context is current: what
  * else the GPU has to do may hold it up. KOLO_ERR_TIMEOUT: it did not end by the deadline, and its work still uses

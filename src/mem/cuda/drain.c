@@ -25,13 +25,12 @@ static void describe(void *arg, char *buf, size_t bytes)
 kolo_status_t kolo_cuda_drain(const kolo_cuda_device_t *device, kolo_cu_stream_t stream, uint64_t deadline_ns,
                               const char *what)
 {
-    const kolo_cuda_api_t *api = kolo_cuda_loaded();
     drain_t d = {device, what};
     kolo_status_t status = KOLO_OK;
     kolo_cu_result_t r;
     kolo_wait_t wait;
     kolo_wait_init(&wait, NULL, deadline_ns, describe, &d, 1);
-    while ((r = api->stream_query(stream)) == KOLO_CU_NOT_READY && (status = kolo_wait_pause(&wait)) == KOLO_OK) {
+    while ((r = kolo_cuda_stream_query(stream)) == KOLO_CU_NOT_READY && (status = kolo_wait_pause(&wait)) == KOLO_OK) {
     }
     kolo_wait_end(&wait);
     return r && status == KOLO_OK ? kolo_cuda_fail(r, device->ordinal, what) : status;

@@ -265,3 +265,19 @@ void kolo_cuda_captured(int mode)
 {
     if (mode >= 0) kolo_cuda_loaded()->capture_mode(&mode);
 }
+
+kolo_cu_result_t kolo_cuda_event_query(kolo_cu_event_t event)
+{
+    int mode = kolo_cuda_uncaptured();
+    kolo_cu_result_t r = kolo_cuda_loaded()->event_query(event);
+    kolo_cuda_captured(mode);
+    return r;
+}
+
+kolo_cu_result_t kolo_cuda_stream_query(kolo_cu_stream_t stream)
+{
+    int mode = kolo_cuda_uncaptured();
+    kolo_cu_result_t r = kolo_cuda_loaded()->stream_query(stream);
+    kolo_cuda_captured(mode);
+    return r;
+}

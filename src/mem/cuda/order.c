@@ -163,7 +163,7 @@ kolo_status_t kolo_cuda_order_behind(kolo_cuda_order_t *o, kolo_cu_stream_t stre
 kolo_status_t kolo_cuda_order_poll(kolo_cuda_order_t *o)
 {
     if (!o->any && !o->captured) return KOLO_OK;
-    kolo_cu_result_t r = kolo_cuda_loaded()->event_query(o->event);
+    kolo_cu_result_t r = kolo_cuda_event_query(o->event);
     if (r == KOLO_CU_NOT_READY) return KOLO_IN_PROGRESS;
     return r ? kolo_cuda_fail(r, o->device->ordinal, "ask for the end of the operations") : KOLO_OK;
 }

@@ -172,7 +172,7 @@ static kolo_status_t blend(void *queue, const kolo_blend_t *list, size_t n, kolo
 static kolo_status_t passed(void *queue, void *event)
 {
     const queue_t *q = queue;
-    kolo_cu_result_t r = q->api->event_query(event);
+    kolo_cu_result_t r = kolo_cuda_event_query(event);
     if (r == KOLO_CU_NOT_READY) return KOLO_IN_PROGRESS;
     return r ? kolo_cuda_fail(r, q->device->ordinal, "ask for an event") : KOLO_OK;
 }

@@ -2,6 +2,7 @@
  *
  * The fake driver's events: an event holds on to the mark of the work that it was recorded behind.
  */
+#include "memory.h"
 #include "stream.h"
 
 #include <stdlib.h>
@@ -61,6 +62,7 @@ kolo_cu_result_t cuEventRecord(kolo_cu_event_t event, kolo_cu_stream_t stream)
 kolo_cu_result_t cuEventQuery(kolo_cu_event_t event)
 {
     FAKE_READY();
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&fake_lock);
     struct CUevent_st *e = fake_event_locked(event, "cuEventQuery");
     kolo_cu_result_t r = !e                 ? FAKE_INVALID_HANDLE
@@ -74,6 +76,7 @@ kolo_cu_result_t cuEventQuery(kolo_cu_event_t event)
 kolo_cu_result_t cuEventSynchronize(kolo_cu_event_t event)
 {
     FAKE_READY();
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&fake_lock);
     struct CUevent_st *e = fake_event_locked(event, "cuEventSynchronize");
     if (e) fake_await(fake_hold(e->mark));

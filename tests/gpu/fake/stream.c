@@ -4,6 +4,7 @@
  * done, and an event (event.c), a wait or the next piece holds on to marks. The legacy default stream waits for
  * the blocking streams of its context and they for it, as the driver has it.
  */
+#include "memory.h"
 #include "stream.h"
 
 #include <stdatomic.h>
@@ -471,6 +472,7 @@ kolo_cu_result_t cuStreamGetCtx(kolo_cu_stream_t stream, kolo_cu_ctx_t *out)
 kolo_cu_result_t cuStreamSynchronize(kolo_cu_stream_t stream)
 {
     FAKE_CONTEXT(ctx);
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     pthread_mutex_lock(&fake_lock);
     struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamSynchronize", &why);
@@ -484,6 +486,7 @@ kolo_cu_result_t cuStreamSynchronize(kolo_cu_stream_t stream)
 kolo_cu_result_t cuStreamQuery(kolo_cu_stream_t stream)
 {
     FAKE_CONTEXT(ctx);
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     pthread_mutex_lock(&fake_lock);
     struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamQuery", &why);

@@ -31,7 +31,7 @@ static const kolo_cuda_known_t *find(const kolo_cuda_state_t *s, const void *p, 
 /* Returns up to which use of places what was queued is complete. */
 static uint64_t complete(kolo_cuda_state_t *s)
 {
-    if (s->marked && s->api->event_query(s->mark) == KOLO_CU_SUCCESS) {
+    if (s->marked && kolo_cuda_event_query(s->mark) == KOLO_CU_SUCCESS) {
         s->complete = s->mark_clock;
         s->marked = false;
     }

@@ -29,7 +29,7 @@ static bool is_through(const kolo_cuda_state_t *s)
 {
     bool pushed;
     if (kolo_cuda_enter(s->device, &pushed) != KOLO_OK) return false;
-    bool through = s->api->stream_query(s->unsettled) != KOLO_CU_NOT_READY;
+    bool through = kolo_cuda_stream_query(s->unsettled) != KOLO_CU_NOT_READY;
     kolo_cuda_leave(pushed);
     return through;
 }
