@@ -145,16 +145,16 @@ KOLO_DEV bool kolo_ll_copy(const kolo_cuda_args_t &c, const kolo_ll_share_t &s, 
 
 template <typename T> KOLO_DEV void kolo_ll(const kolo_cuda_args_t &c)
 {
-    kolo_begin(true);
     kolo_ll_share_t s;
     uint64_t all = (c.bytes + 7) / 8, each = (all + kolo_nblocks() - 1) / kolo_nblocks();
     bool ok = true;
     s.block = kolo_bid();
     s.own = kolo_region(c.regions, c.rank);
     uint32_t *counter = kolo_counter(&c.layout, s.own, KOLO_CUDA_COUNT_LINES, s.block);
-    s.flag = kolo_line_number(*counter);
     s.first = each * s.block;
     s.n = (uint32_t)(s.first >= all ? 0 : all - s.first < each ? all - s.first : each);
+    kolo_begin(true); /* what comes of the arguments alone is ready by then */
+    s.flag = kolo_line_number(*counter);
     kolo_ll_send<T>(c, s);
     bool reduces = c.reduce && kolo_ll_pays(c, s.n, c.rank, c.rank);
     if (reduces) ok = kolo_ll_reduce<T>(c, s);

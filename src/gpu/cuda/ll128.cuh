@@ -111,8 +111,8 @@ template <typename T> KOLO_DEV bool kolo_ll128_copy(const kolo_cuda_args_t &c, c
 
 template <typename T> KOLO_DEV void kolo_ll128(const kolo_cuda_args_t &c)
 {
-    kolo_begin(true);
     if (c.part_bytes) {
+        kolo_begin(true);
         kolo_ll128_two<T>(c);
         return;
     }
@@ -123,9 +123,10 @@ template <typename T> KOLO_DEV void kolo_ll128(const kolo_cuda_args_t &c)
     s.block = kolo_bid();
     s.own = kolo_region(c.regions, c.rank);
     uint32_t *counter = kolo_counter(&c.layout, s.own, KOLO_CUDA_COUNT_LINES_128, s.block);
-    s.flag = kolo_line_number(*counter);
     s.first = each * s.block;
     s.n = (uint32_t)(s.first >= all ? 0 : all - s.first < each ? all - s.first : each);
+    kolo_begin(true); /* what comes of the arguments alone is ready by then */
+    s.flag = kolo_line_number(*counter);
     const uint64_t flag = kolo_line128_flag(c, s.flag);
     kolo_ll128_send<T>(c, s);
     bool reduces = c.reduce && kolo_ll_pays(c, s.n, c.rank, c.rank);

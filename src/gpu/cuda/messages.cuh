@@ -305,9 +305,10 @@ KOLO_DEV void kolo_table(const kolo_cuda_table_args_t &c)
 /* more: what goes beyond KOLO_CUDA_MESSAGES_FEW, or NULL. */
 KOLO_DEV void kolo_messages(const kolo_cuda_p2p_args_t &c, const kolo_cuda_message_t *more)
 {
-    kolo_begin(c.blocks == 1);
     uint32_t chain = kolo_bid() / c.blocks, block = kolo_bid() % c.blocks;
-    for (int32_t i = c.chains[chain], next; i >= 0; i = next) {
+    int32_t first = c.chains[chain];
+    kolo_begin(c.blocks == 1);
+    for (int32_t i = first, next; i >= 0; i = next) {
         const kolo_cuda_message_t &m =
             !more || i < KOLO_CUDA_MESSAGES_FEW ? c.messages[i] : more[i - KOLO_CUDA_MESSAGES_FEW];
         next = m.next;

@@ -193,11 +193,12 @@ template <typename T, int N> KOLO_DEV void kolo_sum_begin(kolo_sum<T, N> *s, kol
 template <typename T, int N>
 KOLO_DEV void kolo_sum_join(kolo_sum<T, N> *s, const kolo_sum<T, N> &o, const kolo_cuda_args_t &c)
 {
-    switch (c.op) {
-    case KOLO_CUDA_SUM:
+    if (c.op == KOLO_CUDA_SUM) { /* asked first: it is most of them */
 #pragma unroll
         for (int i = 0; i < N; i++) s->a[i] = kolo_add(s->a[i], o.a[i]);
-        break;
+        return;
+    }
+    switch (c.op) {
     case KOLO_CUDA_PROD:
 #pragma unroll
         for (int i = 0; i < N; i++) s->a[i] = kolo_mul(s->a[i], o.a[i]);
