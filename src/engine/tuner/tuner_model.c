@@ -148,8 +148,10 @@ static double batch_us(const machine_t *m, const kolo_tuning_t *t, kolo_response
 static double run_step(const workload_t *w, const machine_t *m, const kolo_tuning_t *t, int step,
                        kolo_batches_t *batches)
 {
-    kolo_fuse_rules_t rules = {t->fusion_threshold, 64 << 20, 1,
-                               false}; /* of all sizes, so that the threshold matters */
+    kolo_fuse_rules_t rules = {.threshold = t->fusion_threshold,
+                               .tensor_max = 64 << 20, /* of all sizes, so that the threshold matters */
+                               .gpu_tensor_max = 64 << 20,
+                               .nranks = 1};
     kolo_response_t *now[MODEL_TENSORS];
     const double *ready = w->ready_us[step]; /* ascending: each rank submits in this order */
     double faster = m->faster;
