@@ -488,7 +488,7 @@ static void *use_stack(void *arg)
     volatile char on_stack[400 * 1024];
     for (size_t i = 0; i < sizeof on_stack; i += 512) on_stack[i] = 1;
     of_each_thread[sizeof of_each_thread - 1] = on_stack[512];
-    *(int *)arg = of_each_thread[sizeof of_each_thread - 1];
+    *(int *)arg = (unsigned char)of_each_thread[sizeof of_each_thread - 1];
     return NULL;
 }
 
