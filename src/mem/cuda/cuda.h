@@ -56,8 +56,8 @@ void kolo_cuda_leave(bool pushed);
  * what it returned. Without a driver: nothing. */
 int kolo_cuda_uncaptured(void);
 void kolo_cuda_captured(int mode);
-/* Ask whether what an event stands behind, or what is queued on a stream, is complete; also while this thread captures
- * a stream, where a driver refuses the bare question and ends the capture. */
+/* Asks whether what an event stands behind, or what is queued on a stream, is complete; also while this thread
+ * captures a stream, where a driver refuses the bare question and ends the capture. */
 kolo_cu_result_t kolo_cuda_event_query(kolo_cu_event_t event);
 kolo_cu_result_t kolo_cuda_stream_query(kolo_cu_stream_t stream);
 

@@ -30,7 +30,8 @@ kolo_status_t kolo_cuda_drain(const kolo_cuda_device_t *device, kolo_cu_stream_t
     kolo_cu_result_t r;
     kolo_wait_t wait;
     kolo_wait_init(&wait, NULL, deadline_ns, describe, &d, 1);
-    while ((r = kolo_cuda_stream_query(stream)) == KOLO_CU_NOT_READY && (status = kolo_wait_pause(&wait)) == KOLO_OK) {
+    while ((r = kolo_cuda_stream_query(stream)) == KOLO_CU_NOT_READY &&
+           (status = kolo_wait_pause(&wait)) == KOLO_OK) {
     }
     kolo_wait_end(&wait);
     return r && status == KOLO_OK ? kolo_cuda_fail(r, device->ordinal, what) : status;

@@ -4,8 +4,8 @@
  * done, and an event (event.c), a wait or the next piece holds on to marks. The legacy default stream waits for
  * the blocking streams of its context and they for it, as the driver has it.
  */
-#include "memory.h"
 #include "stream.h"
+#include "memory.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
