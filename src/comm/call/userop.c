@@ -31,8 +31,8 @@ static pthread_mutex_t placing = PTHREAD_MUTEX_INITIALIZER;
 
 kolo_user_op_t *kolo_call_user_op(kolo_body_t *body, int op)
 {
+    if (op < KOLO_OP_BUILTIN_COUNT) return NULL;
     int i = op - KOLO_OP_BUILTIN_COUNT;
-    if (i < 0) return NULL;
     kolo_user_ops_t *block = &body->user.ops;
     for (; block && i >= KOLO_USER_OPS; i -= KOLO_USER_OPS) block = atomic_load(&block->more);
     return block ? &block->ops[i] : NULL;
