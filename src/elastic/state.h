@@ -136,8 +136,13 @@ kolo_status_t kolo_state_copy_in(kolo_state_t s, const kolo_state_copy_t *copy);
 kolo_status_t kolo_state_copy_send(kolo_state_t s, kolo_state_copy_t *copy, int source);
 void kolo_state_promote(kolo_state_t s); /* what lies in `next` is the newest commit */
 
-/* Tells whether a status means that ranks were lost (state_change.c). */
+/* ---- state_change.c ---- */
+
+/* Tells whether a status means that ranks were lost. */
 bool kolo_state_is_loss(kolo_status_t status);
+/* Ends here what all ranks see alike. None leaves before the others have seen it: who comes late would take who has
+ * left for lost, and go on alone. Returns the status, whose words stay. */
+kolo_status_t kolo_state_end_together(kolo_state_t s, kolo_status_t status);
 /* Makes the first communicator, given, founded or joined, with the state that is there. KOLO_IN_PROGRESS: not
  * needed. */
 kolo_status_t kolo_state_get_in(kolo_state_t s);

@@ -21,6 +21,16 @@ bool kolo_state_is_loss(kolo_status_t status)
     return status == KOLO_ERR_REMOTE || status == KOLO_ERR_ABORTED || status == KOLO_ERR_REVOKED;
 }
 
+kolo_status_t kolo_state_end_together(kolo_state_t s, kolo_status_t status)
+{
+    char text[KOLO_ERROR_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", kolo_error_text());
+    kolo_call_finalize(KOLO_CALL_WORD_COMMIT, s->comm);
+    kolo_comm_destroy(s->comm);
+    s->comm = NULL;
+    return kolo_fail(status, "%s", text);
+}
+
 /* ---- the roll ---- */
 
 typedef struct {
@@ -46,22 +56,26 @@ static bool lacks(const row_t *row, uint64_t newest)
 }
 
 /* Checks that all have the same buffers. If it is newcomers alone that have others, say of another build of the
- * program, they are what is wrong, and lost to the others, which go on without them. */
-static kolo_status_t compare_parts(const kolo_state_t s, const row_t *rows)
+ * program, they are what is wrong, and lost to the others, which go on without them. Else it is the end of all. */
+static kolo_status_t compare_parts(kolo_state_t s, const row_t *rows)
 {
     int wrong = -1;
-    bool begun = rows[0].number > 0;
-    for (int r = 0; r < s->nranks; r++) {
+    bool all = rows[0].number == 0;
+    for (int r = s->nranks - 1; r > 0; r--) {
         if (rows[r].parts == rows[0].parts) continue;
-        if (wrong < 0) wrong = r;
-        if (!begun || r == s->rank || rows[r].number > 0 || rows[r].next)
-            return kolo_fail(KOLO_ERR_MISMATCH,
-                             "state: rank %d has registered other buffers (names, sizes or order) than rank 0", r);
+        all |= rows[r].number > 0 || rows[r].next;
+        wrong = r;
     }
     if (wrong < 0) return KOLO_OK;
-    return kolo_fail(
-        KOLO_ERR_REMOTE,
-        "state: rank %d has registered other buffers (names, sizes or order) than the job: it is left out", wrong);
+    if (!all && rows[s->rank].parts == rows[0].parts)
+        return kolo_fail(
+            KOLO_ERR_REMOTE,
+            "state: rank %d has registered other buffers (names, sizes or order) than the job: it is left out",
+            wrong);
+    kolo_status_t status = kolo_fail(
+        KOLO_ERR_MISMATCH, "state: rank %d has registered other buffers (names, sizes or order) than rank 0",
+        all ? wrong : s->rank);
+    return all ? kolo_state_end_together(s, status) : status;
 }
 
 /* Reads what the roll says; sets what all share. */
@@ -229,7 +243,7 @@ static kolo_status_t come_in(kolo_state_t s, const kolo_word_t *word)
     if (status == KOLO_OK) return KOLO_OK;
     char text[KOLO_ERROR_TEXT_BYTES]; /* the abort has words of its own */
     snprintf(text, sizeof text, "%s", kolo_error_text());
-    kolo_comm_abort(comm);
+    if (s->comm) kolo_comm_abort(comm);
     s->comm = NULL;
     s->number = 0;
     return kolo_fail(status, "%s", text);
@@ -348,8 +362,9 @@ kolo_status_t kolo_state_change(kolo_state_t s)
     KOLO_TRY(kolo_broadcast(head, head, 3, KOLO_UINT32, source, s->comm, NULL));
     s->plan = head[0];
     if (head[2] > KOLO_STATE_LIST_MAX || head[1] > INT32_MAX / 2)
-        return kolo_fail(KOLO_ERR_PROTOCOL, "state: plan %u has %u newcomers and removes %u", head[0], head[1],
-                         head[2]);
+        return kolo_state_end_together(s, kolo_fail(KOLO_ERR_PROTOCOL,
+                                                    "state: plan %u has %u newcomers and removes %u", head[0],
+                                                    head[1], head[2]));
     if (head[2] > 0) {
         KOLO_TRY(kolo_broadcast(workers, workers, head[2], KOLO_UINT32, source, s->comm, NULL));
         KOLO_TRY(leave_out(s, workers, (int)head[2]));

@@ -16,18 +16,6 @@
 
 enum { AT_COMMIT = 1, AT_END, AT_WAIT };
 
-/* Ends here what all ranks see alike. None leaves before the others have seen it: who comes late would take who has
- * left for lost, and go on alone. The words of the failure stay. */
-static kolo_status_t part(kolo_state_t s, kolo_status_t status)
-{
-    char text[KOLO_ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", kolo_error_text());
-    kolo_call_finalize(KOLO_CALL_WORD_COMMIT, s->comm);
-    kolo_comm_destroy(s->comm);
-    s->comm = NULL;
-    return kolo_fail(status, "%s", text);
-}
-
 /* Runs one small all_reduce in which all ranks see that they are at the same point, and whether one of them has
  * heard of a plan: all hear of it here. */
 static kolo_status_t agree(kolo_state_t s, uint64_t at, uint64_t number)
@@ -37,11 +25,11 @@ static kolo_status_t agree(kolo_state_t s, uint64_t at, uint64_t number)
     uint64_t x[] = {key, at, ~at, number, ~number, ~(uint64_t)s->min};
     KOLO_TRY(kolo_call_all_reduce(KOLO_CALL_WORD_COMMIT, x, KOLO_COUNTOF(x), KOLO_UINT64, KOLO_MAX, s->comm));
     if (x[1] != ~x[2] || x[3] != ~x[4])
-        return part(s, kolo_fail(KOLO_ERR_MISMATCH,
-                                 "state: the ranks are not at the same point: this one is at %s %llu, others are "
-                                 "elsewhere",
-                                 at == AT_COMMIT ? "commit" : "the end after commit",
-                                 (unsigned long long)number));
+        return kolo_state_end_together(
+            s, kolo_fail(KOLO_ERR_MISMATCH,
+                         "state: the ranks are not at the same point: this one is at %s %llu, others are "
+                         "elsewhere",
+                         at == AT_COMMIT ? "commit" : "the end after commit", (unsigned long long)number));
     s->min = (int)~x[5];
     s->plan_source = x[0] ? (int)(UINT32_MAX - (uint32_t)x[0]) : -1;
     return KOLO_OK;
@@ -88,8 +76,9 @@ static kolo_status_t finish(kolo_state_t s)
 /* Ends here what is not a loss that could be mended. */
 static kolo_status_t end_with_too_few(kolo_state_t s)
 {
-    return part(s, kolo_fail(KOLO_ERR_REMOTE, "state: %d rank%s left, %d are needed, and there is no launcher",
-                             s->nranks, s->nranks == 1 ? " is" : "s are", s->min));
+    return kolo_state_end_together(s, kolo_fail(KOLO_ERR_REMOTE,
+                                                "state: %d rank%s left, %d are needed, and there is no launcher",
+                                                s->nranks, s->nranks == 1 ? " is" : "s are", s->min));
 }
 
 /* Waits, where there are too few, until the launcher sends some, or says that these are enough. */

@@ -3,6 +3,7 @@
  * kolo_state on ranks as processes: one is killed, or several are, at each point of a step, and those that are left
  * end with the sum that one process alone would have: no step is lost, none is counted twice.
  */
+#include "base/failpoint.h"
 #include "kit/procs.h"
 #include "state/samples.h"
 
@@ -221,6 +222,15 @@ static void deaths_at_any_moment_cost_no_step(void **state)
 
 /* ---- misuse ---- */
 
+/* Has rank 1 be late with what it passes on for the nth time from here on, if that is asked for: whoever stands
+ * behind it in the ring is still in the operation when the others have its end. */
+static void come_late(proc_t *p, int nth)
+{
+    char rule[64];
+    snprintf(rule, sizeof rule, "exec.recv_send:%d:delay:300", nth);
+    if (p->r.arg && p->r.rank == 1) EXPECT_OK(kolo_fail_points_arm(rule));
+}
+
 static void register_otherwise(proc_t *p)
 {
     trainer_t t = {.p = p, .place = NOWHERE};
@@ -228,6 +238,7 @@ static void register_otherwise(proc_t *p)
     int64_t more = 0;
     if (!set_up(&t, &state)) return;
     if (p->r.rank == 2) EXPECT_OK(kolo_state_register(state, "more", &more, sizeof more));
+    come_late(p, 2);
     EXPECT_ERROR(KOLO_ERR_MISMATCH, kolo_state_run(state, train, &t), "rank 2", "registered other buffers");
     EXPECT(t.calls == 0);
     EXPECT_OK(kolo_state_destroy(state));
@@ -239,6 +250,7 @@ static kolo_status_t end_early_on_rank_1(kolo_state_t state, void *arg)
     trainer_t *t = arg;
     if (kolo_state_get_info(state, &info) != KOLO_OK) return KOLO_ERR_INTERNAL;
     t->calls++;
+    come_late(t->p, 1);
     return info.rank == 1 ? KOLO_OK : kolo_state_commit(state);
 }
 
@@ -423,6 +435,14 @@ static int run_job(int n, void (*fn)(proc_t *))
     return job_finish(&job, -1);
 }
 
+static int run_late(int n, void (*fn)(proc_t *))
+{
+    static const char *const env[] = {"KOLO_ALGO=all_reduce=ring,all_gather=ring", NULL};
+    job_t job;
+    job_start(&job, n, env, fn, "late");
+    return job_finish(&job, -1);
+}
+
 static void ranks_that_disagree_are_told(void **state)
 {
     (void)state;
@@ -431,6 +451,13 @@ static void ranks_that_disagree_are_told(void **state)
     assert_int_equal(run_job(3, part_from_each_other), 0);
     assert_int_equal(run_job(2, change_on_my_own), 0);
     assert_int_equal(run_job(4, ask_for_more), 0);
+}
+
+static void who_comes_late_to_the_end_is_told_the_same(void **state)
+{
+    (void)state;
+    assert_int_equal(run_late(4, register_otherwise), 0);
+    assert_int_equal(run_late(3, end_at_different_points), 0);
 }
 
 static void who_leaves_the_loop_is_a_loss_for_the_others(void **state)
@@ -557,6 +584,7 @@ int main(void)
         cmocka_unit_test(who_leaves_the_loop_is_a_loss_for_the_others),
         cmocka_unit_test(deaths_at_any_moment_cost_no_step),
         cmocka_unit_test(ranks_that_disagree_are_told),
+        cmocka_unit_test(who_comes_late_to_the_end_is_told_the_same),
         cmocka_unit_test(a_job_that_gets_nowhere_ends),
         cmocka_unit_test(too_few_after_a_loss_are_an_end),
         cmocka_unit_test(a_communicator_that_does_not_block_will_do),
