@@ -62,6 +62,8 @@ def rank_main(rank, o, names, folder, port):
             control.set(f"begin {name}/{rank}", "")
             control.wait([f"begin {name}/{r}" for r in range(o.ranks)])
             began = time.monotonic()
+            with open(os.path.join(folder, f"begun-{rank}"), "w", encoding="utf-8") as f:
+                f.write(name)
             end, why = run(name)
             results.write(json.dumps([name, end, round(time.monotonic() - began, 1), " ".join(why.split())[:400]]) + "\n")
             control.set(f"{name}/{rank}", end)
@@ -137,6 +139,19 @@ def tail_of(folder, ranks):
     return text
 
 
+def tell_where(o, folder, name, began):
+    """What was under way when the time was over: else it looks as if nothing had been tried."""
+    begun = 0
+    for r in range(o.ranks):
+        try:
+            with open(os.path.join(folder, f"begun-{r}"), encoding="utf-8") as f:
+                begun += f.read() == name
+        except OSError:
+            pass
+    print(f"the time was over in {name}, {time.time() - began:.0f} s after the one before it or the start: {begun} of {o.ranks} ranks had begun it."
+          f" {tail_of(folder, o.ranks)}", flush=True)
+
+
 def slice_of(o, names, done, end):
     """Cases until one ends or hangs the processes, or there is no more time. The names that are left."""
     with tempfile.TemporaryDirectory() as folder:
@@ -167,6 +182,9 @@ def slice_of(o, names, done, end):
                 k += 1
                 break
             time.sleep(0.02)
+        else:
+            if k < len(names):
+                tell_where(o, folder, names[k], began)
         for p in alive:
             os.kill(p, signal.SIGKILL)
         for p in alive:
