@@ -219,6 +219,12 @@ static void memory_is_shared_by_descriptor(void **state)
     assert_int_equal(word_at(p[1] + 4 * MB - 4), 0x07070707);
     OK(cuPointerGetAttributes(1, &attribute, (void *[]){&device}, p[1] + 12345));
     assert_int_equal(device, 1);
+    OK(cuMemsetD8Async(p[0], 7, 4 * MB, NULL));
+    OK(cuMemsetD8Async(p[0] + 12, 0, 4 * MB - 20, NULL)); /* as pages that nobody has touched, but for the ends */
+    OK(cuStreamSynchronize(NULL));
+    static const size_t bytes_at[] = {8, 12, 4092, 4096, 2 * MB, 4 * MB - 12, 4 * MB - 8};
+    for (size_t i = 0; i < sizeof bytes_at / sizeof bytes_at[0]; i++)
+        assert_int_equal(word_at(p[1] + bytes_at[i]), i % 6 ? 0 : 0x07070707);
     IS(INVALID_VALUE, cuMemAddressFree(p[0], 4 * MB)); /* still mapped */
     for (int i = 0; i < 2; i++) {
         OK(cuMemUnmap(p[i], 4 * MB));
