@@ -284,7 +284,8 @@ void kolo_lost_refused(kolo_body_t *body, const kolo_call_t *calls, size_t count
 {
     kolo_comm_t h = body->handle;
     char doing[128];
-    describe_calls(body->track.operation, calls, count, doing, sizeof doing);
+    bool runs = body->gpu.exec && body->gpu.exec->by_host; /* beside this, on a thread that counts */
+    describe_calls(runs ? KOLO_BOARD_NONE : body->track.operation, calls, count, doing, sizeof doing);
     pthread_mutex_lock(&h->error_lock);
     size_t n = strlen(h->error_text);
     if (h->error_is_news) snprintf(h->error_text + n, sizeof h->error_text - n, "; %s was to be next", doing);

@@ -100,7 +100,7 @@ kolo_status_t kolo_device_prepare(kolo_device_work_t *work);
 kolo_status_t kolo_device_check(const kolo_device_work_t *work);
 kolo_status_t kolo_device_queue(const kolo_device_work_t *work);
 /* Tells whether what queue() returned fails the communicator: a part of it is queued, or a part has been ended. */
-bool kolo_device_fails(const kolo_body_t *body, kolo_status_t status);
+bool kolo_device_fails(kolo_status_t status);
 kolo_status_t kolo_device_fail(const kolo_device_work_t *work, kolo_status_t status);
 void kolo_device_work_end(kolo_device_work_t *work);
 /* Notes that this rank takes no part in these calls, for the others: they would wait for it. */

@@ -222,10 +222,10 @@ static void queue(lot_t *g)
     for (size_t k = 0; k < g->nshares; k++) {
         share_t *s = &g->shares[k];
         kolo_status_t status = met == KOLO_OK ? kolo_device_queue(&s->work) : met;
-        if (status != KOLO_OK && !kolo_device_fails(s->work.body, status) && begun)
+        if (status != KOLO_OK && !kolo_device_fails(status) && begun)
             status = kolo_fail_prefix(KOLO_ERR_SYSTEM, "a part of a group was queued: ");
         if (status != KOLO_OK && status != KOLO_ERR_SYSTEM && is_alone(g)) kolo_device_refuse(&s->work);
-        if (kolo_device_fails(s->work.body, status)) status = kolo_device_fail(&s->work, status);
+        if (kolo_device_fails(status)) status = kolo_device_fail(&s->work, status);
         note(g, status);
         begun = true;
     }

@@ -5,6 +5,7 @@
  * executor's thread is the only one that runs them, so they take no turns.
  */
 #include "base/clock.h"
+#include "base/failpoint.h"
 #include "comm/call/call.h"
 
 #include <limits.h>
@@ -154,6 +155,7 @@ static void translate(kolo_body_t *part, kolo_status_t status)
 static void fail(void *arg, kolo_status_t status, const kolo_exec_call_t *c)
 {
     kolo_body_t *body = ((kolo_host_side_t *)arg)->owner, *part = ((kolo_host_side_t *)arg)->body;
+    KOLO_FAIL_POINT("comm.device.host_fails");
     if (part->levels.owner) translate(part, status);
     status = kolo_device_levels_hear(body, status);
     if (!c) {

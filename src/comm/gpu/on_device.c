@@ -3,6 +3,7 @@
  * Calls of a communicator on a device: a call takes its turn, is put into the executor's words, queued, and has
  * ended for its caller.
  */
+#include "base/failpoint.h"
 #include "comm/call/call.h"
 
 #include <stdlib.h>
@@ -170,8 +171,9 @@ kolo_status_t kolo_device_check(const kolo_device_work_t *w)
 {
     const kolo_body_t *body = w->body;
     void *state = atomic_load(&body->gpu.state);
-    if (w->n && body->gpu.exec->check) KOLO_TRY(body->gpu.exec->check(state, w->list, w->n));
-    return kolo_window_device_check(w->body, w->calls, w->count);
+    kolo_status_t status = w->n && body->gpu.exec->check ? body->gpu.exec->check(state, w->list, w->n) : KOLO_OK;
+    if (status == KOLO_ERR_ABORTED) return kolo_device_fail(w, status);
+    return status == KOLO_OK ? kolo_window_device_check(w->body, w->calls, w->count) : status;
 }
 
 /* Queues the calls, which get their numbers by which the ranks compare them if all are queued. */
@@ -194,14 +196,21 @@ kolo_status_t kolo_device_queue(const kolo_device_work_t *w)
     return KOLO_OK;
 }
 
-bool kolo_device_fails(const kolo_body_t *body, kolo_status_t status)
+bool kolo_device_fails(kolo_status_t status)
 {
-    return status == KOLO_ERR_SYSTEM || (status == KOLO_ERR_ABORTED && body->levels.inside);
+    return status == KOLO_ERR_SYSTEM || status == KOLO_ERR_ABORTED;
 }
 
+/* Fails the communicator. Where its operations were ended meanwhile, its error is there: whoever ends them sets it
+ * first. A part of a hierarchical one may end before the whole hears of it. */
 kolo_status_t kolo_device_fail(const kolo_device_work_t *w, kolo_status_t status)
 {
-    return kolo_body_fail_operation(w->body, kolo_device_levels_hear(w->body, status), w->calls, w->count);
+    kolo_body_t *body = w->body;
+    int state = atomic_load(&body->handle->state);
+    bool ended = state == KOLO_COMM_FAILED || state == KOLO_COMM_ABORTED;
+    if (status == KOLO_ERR_ABORTED && ended) return kolo_handle_refuse(body->handle, state);
+    if (status == KOLO_ERR_ABORTED && !body->levels.inside) return kolo_lost_ends(body, status);
+    return kolo_body_fail_operation(body, kolo_device_levels_hear(body, status), w->calls, w->count);
 }
 
 void kolo_device_work_end(kolo_device_work_t *w)
@@ -238,11 +247,12 @@ kolo_status_t kolo_device_submit(kolo_call_t *call)
     KOLO_TRY(kolo_ticket_draw(comm, &ticket));
     kolo_status_t status = kolo_ticket_wait(comm, ticket);
     if (status == KOLO_OK) {
+        KOLO_FAIL_POINT("comm.device.turn");
         kolo_device_work_t w = {.body = comm->body, .calls = call, .count = 1};
         status = kolo_device_prepare(&w);
         if (status == KOLO_OK) status = kolo_device_queue(&w); /* which looks at all that it has first */
         kolo_device_work_end(&w);
-        bool fails = kolo_device_fails(comm->body, status);
+        bool fails = kolo_device_fails(status);
         if (status != KOLO_OK && !fails) kolo_device_refuse(&w);
         if (fails) status = kolo_device_fail(&w, status);
     } else if (comm->error_is_news) {

@@ -66,8 +66,8 @@ static void run_and_end(kolo_staged_t *s, kolo_staged_op_t *op)
     kolo_status_t status = run(s, op);
     if (status != KOLO_OK) {
         atomic_store(&s->dropped, true);
-        atomic_store(&s->cancelled, 1);
         s->env.host->fail(s->env.host_arg, status, op->calls);
+        atomic_store(&s->cancelled, 1); /* last: a call that sees it asks why */
     }
     pthread_mutex_lock(&s->lock);
     if (status != KOLO_OK && op->pair) kolo_staged_push(&s->replays, op); /* its stream is let go with the others */
