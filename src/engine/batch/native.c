@@ -229,22 +229,23 @@ kolo_status_t kolo_native_buffer(kolo_set_t *s, size_t bytes, void **packed)
     return kolo_use_after(nt->packs, nt->unpacks, nt->use->busy[nt->buffer]); /* its last batch is unpacked */
 }
 
+/* Has `later` wait for all that `earlier` has been given so far. */
+static kolo_status_t go_behind(kolo_use_t *later, kolo_use_t *earlier)
+{
+    uint64_t mark;
+    if (later == earlier) return KOLO_OK;
+    KOLO_TRY(kolo_use_mark(earlier, &mark));
+    return kolo_use_after(later, earlier, mark);
+}
+
 kolo_status_t kolo_native_packed(kolo_set_t *s)
 {
-    kolo_native_t *nt = s->engine->native;
-    uint64_t mark;
-    if (nt->packs == nt->use) return KOLO_OK;
-    KOLO_TRY(kolo_use_mark(nt->packs, &mark));
-    return kolo_use_after(nt->use, nt->packs, mark);
+    return go_behind(s->engine->native->use, s->engine->native->packs);
 }
 
 kolo_status_t kolo_native_reduced(kolo_set_t *s)
 {
-    kolo_native_t *nt = s->engine->native;
-    uint64_t mark;
-    if (nt->unpacks == nt->use) return KOLO_OK;
-    KOLO_TRY(kolo_use_mark(nt->use, &mark));
-    return kolo_use_after(nt->unpacks, nt->use, mark);
+    return go_behind(s->engine->native->unpacks, s->engine->native->use);
 }
 
 kolo_status_t kolo_native_swap(kolo_set_t *s, int peer, const kolo_swap_t *w)
