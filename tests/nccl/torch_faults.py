@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A DDP job in which the last rank is killed, calls something else, or is stopped: when the others know, and which rank they name.
+"""A DDP job in which the last rank is killed, calls something else, is stopped or late: when the others know, and which rank they name.
 One process per GPU; a line a case.
 
     tests/nccl/torch_faults.py [--library libnccl.so.2] [--ranks N] [--limit S] [CASE...]
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-STOP_S = 4.0  # how long a rank is stopped
+STOP_S, LATE_S = 4.0, 60.0  # how long a rank is stopped, and is late
 # Name: the environment of all ranks, and whether the job has to go on.
 CASES = {
     "killed": ({}, False),
@@ -26,6 +26,7 @@ CASES = {
     "another shape": ({}, False),
     "stopped, goes on": ({}, True),
     "stopped, with a limit": ({"KOLO_NCCL_WAIT_MS": "1500"}, False),
+    "late by a minute": ({}, True),
 }
 
 
@@ -40,6 +41,8 @@ def spoil(torch, dist, case, dev, ranks):
         os.kill(os.getpid(), signal.SIGKILL)
     elif case.startswith("stopped"):
         os.kill(os.getpid(), signal.SIGSTOP)
+    elif case.startswith("late"):
+        time.sleep(LATE_S)
     elif case == "another shape":
         dist.all_reduce(torch.ones(77, device=dev))
     else:
@@ -54,7 +57,8 @@ def work(o):
     dev = torch.device("cpu") if o.dry else torch.device("cuda", rank)
     if not o.dry:
         torch.cuda.set_device(rank)
-    dist.init_process_group("gloo" if o.dry else "nccl", rank=rank, world_size=o.ranks, timeout=datetime.timedelta(seconds=o.limit - 8))
+    limit = o.limit - 8 + (LATE_S if case.startswith("late") else 0)
+    dist.init_process_group("gloo" if o.dry else "nccl", rank=rank, world_size=o.ranks, timeout=datetime.timedelta(seconds=limit))
     torch.manual_seed(1)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(4)]).to(dev))
     x = torch.full((8, 256), rank + 1.0, device=dev)
@@ -100,9 +104,10 @@ def last_error(folder, rank):
     return " | ".join(lines[-3:])[-400:]
 
 
-def watch(o, folder, processes):
+def watch(o, case, folder, processes):
     """Until all others know, or the time is over: when each process ended, and when a log named the last rank."""
-    last, end, woken, ended, named = o.ranks - 1, time.monotonic() + o.limit + 30, False, {}, None
+    limit = o.limit + (LATE_S if case.startswith("late") else 0)
+    last, end, woken, ended, named = o.ranks - 1, time.monotonic() + limit + 30, False, {}, None
     while time.monotonic() < end and any(r not in ended for r in range(last)):
         for r, p in enumerate(processes):
             if p.poll() is not None:
@@ -115,7 +120,7 @@ def watch(o, folder, processes):
             if processes[last].poll() is None:
                 processes[last].send_signal(signal.SIGCONT)
         if spoilt:
-            end = min(end, spoilt[1] + o.limit)
+            end = min(end, spoilt[1] + limit)
         time.sleep(0.02)
     for p in processes:
         if p.poll() is None:
@@ -153,7 +158,7 @@ def run(o, case):
         for r in range(o.ranks):
             with open(os.path.join(folder, f"log-{r}"), "w", encoding="utf-8") as log:
                 processes.append(subprocess.Popen(command, env={**env, "RANK": str(r)}, stdout=log, stderr=log))
-        tell(o, case, folder, *watch(o, folder, processes))
+        tell(o, case, folder, *watch(o, case, folder, processes))
 
 
 def main():
