@@ -206,6 +206,7 @@ KOLO_NCCL_TWIN(ncclCommShrink, pncclCommShrink);
 
 ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId *id)
 {
+    KOLO_NCCL_WHOLE;
     ncclResult_t r = kolo_nccl_check_made(comm, "ncclCommGetUniqueId");
     if (r != ncclSuccess) return r;
     if (!id) return kolo_nccl_fail(ncclInvalidArgument, "ncclCommGetUniqueId: the output is NULL");

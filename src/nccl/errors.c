@@ -141,6 +141,7 @@ void kolo_nccl_words(const char *text, char *out, size_t bytes)
 
 static void keep(const char *text, bool logged)
 {
+    KOLO_NCCL_WHOLE;
     pthread_mutex_lock(&lock);
     bool again = logged || strcmp(last, text) == 0;
     snprintf(last, sizeof last, "%s", text);

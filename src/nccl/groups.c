@@ -157,6 +157,7 @@ ncclResult_t kolo_nccl_submit(const kolo_nccl_call_t *call)
 {
     bool told = atomic_load_explicit(&kolo_nccl_profiles, memory_order_relaxed);
     if (!group.depth) {
+        KOLO_NCCL_WHOLE;
         ncclResult_t r = KOLO_UNLIKELY(told) ? run_told(*call) : kolo_nccl_result(run(call));
         free(call->waits);
         return r;
@@ -174,6 +175,7 @@ ncclResult_t kolo_nccl_submit(const kolo_nccl_call_t *call)
 ncclResult_t kolo_nccl_job_submit(const kolo_nccl_job_t *job)
 {
     if (!group.depth) {
+        KOLO_NCCL_WHOLE;
         kolo_nccl_job_t now = *job;
         return kolo_nccl_job_run(&now);
     }
@@ -252,6 +254,7 @@ static void clear(void)
 
 static ncclResult_t end_group(const char *call, bool drop)
 {
+    KOLO_NCCL_WHOLE;
     ncclResult_t r = kolo_nccl_start();
     if (r != ncclSuccess) return r;
     if (!group.depth) return kolo_nccl_fail(ncclInvalidUsage, "%s without ncclGroupStart()", call);

@@ -160,6 +160,7 @@ static void describe(void *arg, char *buf, size_t bytes)
 /* Waits until it no longer works in the background. *now is what it then is; an error: who waits was ended. */
 static kolo_status_t await_rest(ncclComm_t comm, kolo_status_t *now)
 {
+    KOLO_NCCL_WHOLE;
     kolo_wait_t wait; /* what works in the background has its own deadline, and ends when it is aborted */
     kolo_status_t status;
     kolo_wait_init(&wait, NULL, 0, describe, comm, 1);

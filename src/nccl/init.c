@@ -11,6 +11,7 @@ _Static_assert(sizeof(ncclUniqueId) == sizeof(kolo_unique_id_t), "an id is passe
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
+    KOLO_NCCL_WHOLE;
     ncclResult_t r = kolo_nccl_start();
     if (r != ncclSuccess) return r;
     if (!id) return kolo_nccl_fail(ncclInvalidArgument, "ncclGetUniqueId: the output is NULL");
@@ -124,6 +125,7 @@ static ncclResult_t check_devices(int n, const int *devices)
 
 ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
 {
+    KOLO_NCCL_WHOLE;
     static const char call[] = "ncclCommInitAll";
     ncclUniqueId id;
     ncclResult_t r = kolo_nccl_start();

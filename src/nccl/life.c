@@ -150,6 +150,7 @@ static bool abort_failed(ncclComm_t comm)
 /* Aborts at once, also inside a group: it ends what the group may wait for. */
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
+    KOLO_NCCL_WHOLE;
     static const char call[] = "ncclCommAbort";
     if (!comm || abort_ending(comm) || abort_failed(comm)) return ncclSuccess;
     ncclResult_t r = kolo_nccl_check(comm, call);
@@ -165,6 +166,7 @@ KOLO_NCCL_TWIN(ncclCommAbort, pncclCommAbort);
 
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags)
 {
+    KOLO_NCCL_WHOLE;
     static const char call[] = "ncclCommRevoke";
     if (!comm) return ncclSuccess;
     ncclResult_t r = kolo_nccl_check_made(comm, call);
@@ -184,6 +186,7 @@ KOLO_NCCL_TWIN(ncclCommRevoke, pncclCommRevoke);
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
 {
+    KOLO_NCCL_WHOLE;
     static const char call[] = "ncclCommGetAsyncError";
     kolo_status_t now = KOLO_OK;
     if (!result) return kolo_nccl_fail(ncclInvalidArgument, "%s: the output is NULL", call);

@@ -145,6 +145,7 @@ static ncclResult_t free_host(const void *p)
 
 ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 {
+    KOLO_NCCL_WHOLE;
     ncclResult_t r = kolo_nccl_start();
     if (r != ncclSuccess) return r;
     if (!p) return kolo_nccl_fail(ncclInvalidArgument, "ncclMemAlloc: the output is NULL");
@@ -168,6 +169,7 @@ static kolo_cu_result_t free_shareable(const kolo_cuda_api_t *api, allocation_t 
 
 ncclResult_t ncclMemFree(void *p)
 {
+    KOLO_NCCL_WHOLE;
     ncclResult_t r = kolo_nccl_start();
     if (r != ncclSuccess || !p) return r;
     if (kolo_nccl_on_cpu()) return free_host(p);
@@ -200,6 +202,7 @@ KOLO_NCCL_TWIN(ncclMemFree, pncclMemFree);
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buf, size_t bytes, void **handle)
 {
+    KOLO_NCCL_WHOLE;
     static const char call[] = "ncclCommRegister";
     kolo_registration_t made = NULL;
     ncclResult_t r = kolo_nccl_check_made(comm, call);
@@ -216,6 +219,7 @@ KOLO_NCCL_TWIN(ncclCommRegister, pncclCommRegister);
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
+    KOLO_NCCL_WHOLE;
     ncclResult_t r = kolo_nccl_check_made(comm, "ncclCommDeregister");
     if (r != ncclSuccess || !handle) return r;
     return kolo_nccl_result(kolo_comm_deregister(comm->kolo, (kolo_registration_t)handle));
@@ -226,6 +230,7 @@ KOLO_NCCL_TWIN(ncclCommDeregister, pncclCommDeregister);
 
 ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags)
 {
+    KOLO_NCCL_WHOLE;
     static const char call[] = "ncclCommSuspend";
     ncclResult_t r = kolo_nccl_check_made(comm, call);
     if (r != ncclSuccess) return r;
@@ -246,6 +251,7 @@ KOLO_NCCL_TWIN(ncclCommSuspend, pncclCommSuspend);
 
 ncclResult_t ncclCommResume(ncclComm_t comm)
 {
+    KOLO_NCCL_WHOLE;
     static const char call[] = "ncclCommResume";
     ncclResult_t r = kolo_nccl_check_made(comm, call);
     if (r != ncclSuccess) return r;
@@ -260,6 +266,7 @@ KOLO_NCCL_TWIN(ncclCommResume, pncclCommResume);
 /* Tells the one sum that Kolo knows; what suspend would free is nearly all of it on GPUs. */
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value)
 {
+    KOLO_NCCL_WHOLE;
     static const char call[] = "ncclCommMemStats";
     size_t bytes = 0;
     ncclResult_t r = kolo_nccl_check_made(comm, call);

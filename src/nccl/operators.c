@@ -97,6 +97,7 @@ static ncclResult_t read_scalar(ncclComm_t comm, const void *scalar, size_t byte
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
                                       ncclScalarResidence_t residence, ncclComm_t comm)
 {
+    KOLO_NCCL_WHOLE;
     static const char call[] = "ncclRedOpCreatePreMulSum";
     char value[16];
     kolo_op_t made;
@@ -136,6 +137,7 @@ KOLO_NCCL_TWIN(ncclRedOpCreatePreMulSum, pncclRedOpCreatePreMulSum);
 
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm)
 {
+    KOLO_NCCL_WHOLE;
     ncclResult_t r = kolo_nccl_check_made(comm, "ncclRedOpDestroy");
     if (r != ncclSuccess) return r;
     int number = kolo_nccl_op(op);

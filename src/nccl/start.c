@@ -77,6 +77,7 @@ static char message[KOLO_ERROR_TEXT_BYTES];
 
 static void start(void)
 {
+    KOLO_NCCL_WHOLE;
     kolo_log_set_head(log_head, kolo_nccl_words);
     kolo_log_allow_no_file(); /* as NCCL */
     result = kolo_nccl_env_load();

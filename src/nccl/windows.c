@@ -19,6 +19,7 @@ static kolo_nccl_window_t *find(ncclComm_t comm, ncclWindow_t window)
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
 {
+    KOLO_NCCL_WHOLE;
     static const char call[] = "ncclCommWindowDeregister";
     ncclResult_t r = kolo_nccl_check_made(comm, call);
     if (r != ncclSuccess || !window) return r;
