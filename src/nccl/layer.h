@@ -26,8 +26,8 @@ ncclResult_t kolo_nccl_result_text(kolo_status_t status, const char *text);
 /* Does the same, and logs it only if `reported` has another status: clients poll several communicators by turns. */
 ncclResult_t kolo_nccl_result_polled(kolo_status_t status, const char *text, _Atomic int *reported);
 
-/* A thread that is cancelled (pthread_cancel()) while it is in here ends only when the block is left: it would leave
- * locks and an operation behind for which an abort waits. Stands in each call that may wait, or lock. */
+/* A thread that is cancelled (pthread_cancel()) while it is in here ends only when the block is left: it would
+ * leave locks and an operation behind for which an abort waits. Stands in each call that may wait, or lock. */
 #define KOLO_NCCL_WHOLE                                                                                            \
     const int cancel_was __attribute__((cleanup(kolo_nccl_cancel_let), unused)) = kolo_nccl_cancel_hold()
 static inline int kolo_nccl_cancel_hold(void)
