@@ -380,11 +380,11 @@ static void cancel(void *state)
     __atomic_store_n(&s->mailbox->abort, 1, __ATOMIC_RELEASE);
 }
 
-/* Kernels that give up leave a report, before they end. */
+/* Kernels that give up leave a report, before they end; what goes by copies alone leaves none. */
 static bool gave_up(const void *state)
 {
     const kolo_cuda_state_t *s = state;
-    return __atomic_load_n(&s->mailbox->report.set, __ATOMIC_ACQUIRE) != 0;
+    return __atomic_load_n(&s->mailbox->report.set, __ATOMIC_ACQUIRE) != 0 || kolo_cuda_copies_cut(s);
 }
 
 static size_t memory(const void *state)

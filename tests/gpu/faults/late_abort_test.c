@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A rank waits for what it has queued on its GPU; that is complete, with its results, when the abort of another
- * rank comes, and only then the wait looks again. What was complete counts as complete. And a rank calls while the
+ * rank comes, and only then the wait looks again. What was complete counts as complete, and
+ * what was not does not. And a rank calls while the
  * communicator fails: it hears why. Two ranks as threads, on the fake driver; fail points stand between two looks,
  * and between a call's turn and its look.
  */
@@ -19,7 +20,7 @@
 #define NAPS    200
 
 enum { BEFORE, COMPLETE, ABORTED };
-enum { WAITS, LEAVES, CALLS, IS_LATE }; /* what rank 0 does */
+enum { WAITS, LEAVES, WAITS_ALONE, CALLS, IS_LATE }; /* what rank 0 does */
 static kit_rank_t ranks[2];
 static kolo_unique_id_t id;
 static _Atomic int step;
@@ -50,6 +51,10 @@ static void between(const char *name, kolo_fault_t fault)
     if (atomic_load(&step) != BEFORE) return;
     if (turn) in_turn();
     if (turn || what >= CALLS || strcmp(name, "comm.device.not_done") != 0) return;
+    if (what == WAITS_ALONE) {
+        atomic_store(&step, COMPLETE);
+        return;
+    }
     kolo_comm_t comm = ranks[0].comm;
     kit_let_go(&ranks[0]);
     while (kit_query(&ranks[0], ranks[0].streams[0]) == KOLO_IN_PROGRESS) kit_nap();
@@ -83,6 +88,18 @@ static void first_rank(kit_rank_t *r)
         }
 }
 
+/* Waits for what the other takes no part in, and which its abort ends. */
+static void wait_alone(kit_rank_t *r)
+{
+    if (!KIT_OK(kolo_all_gather(r->buffer, r->buffer + COUNT * sizeof(int32_t), COUNT, KOLO_INT32, r->comm,
+                                r->streams[0])))
+        return;
+    kolo_status_t status = kolo_comm_synchronize(r->comm);
+    if (status != KOLO_ERR_REMOTE || !strstr(kolo_get_last_error(NULL), "rank 1"))
+        KIT_FAIL("it gave %s: %s", kolo_status_string(status), kolo_get_last_error(NULL));
+    atomic_store(&step, ABORTED);
+}
+
 /* Calls until it is told why it cannot: by the other's abort, or since the second call runs out of time. */
 static void call_until_it_fails(kit_rank_t *r)
 {
@@ -97,10 +114,10 @@ static void call_until_it_fails(kit_rank_t *r)
 
 static void second_rank(kit_rank_t *r)
 {
-    if (what != CALLS && (!sum(r) || !kit_sync(r, r->streams[0]))) return;
+    if (what != CALLS && what != WAITS_ALONE && (!sum(r) || !kit_sync(r, r->streams[0]))) return;
     await(what == IS_LATE ? ABORTED : COMPLETE);
     KIT_OK(kolo_comm_abort(r->comm));
-    if (what < CALLS) atomic_store(&step, ABORTED);
+    if (what < WAITS_ALONE) atomic_store(&step, ABORTED);
 }
 
 static void *run(void *arg)
@@ -119,6 +136,8 @@ static void *run(void *arg)
     if (!kit_upload(r, 0, COUNT * sizeof(int32_t), r->streams[0]) || !kit_sync(r, r->streams[0])) return NULL;
     if (r->rank == 1)
         second_rank(r);
+    else if (what == WAITS_ALONE)
+        wait_alone(r);
     else if (what < CALLS)
         first_rank(r);
     else
@@ -150,7 +169,7 @@ int main(int argc, char **argv)
     if (kolo_get_unique_id(&id) != KOLO_OK) return 1; /* reads the parameters */
     kolo_fail_point_hook = between;
     KIT_OK(kolo_fail_points_arm("comm.device.not_done:1000000:delay:0"));
-    for (int i = WAITS; i <= (argc > 1 ? IS_LATE : LEAVES); i++) both(i);
+    for (int i = WAITS; i <= (argc > 1 ? IS_LATE : WAITS_ALONE); i++) both(i);
     printf("%d failures\n", kit_failures);
     return kit_failures > 0;
 }

@@ -262,5 +262,7 @@ kolo_status_t kolo_cuda_copies_launch(kolo_cuda_state_t *s, const kolo_exec_call
                              : put_all(&x, bytes, c->coll == KOLO_COLL_ALL_TO_ALL ? src_stride : 0, dst_stride);
     if (r) return kolo_cuda_fail(r, s->device->ordinal, "queue copies without kernels");
     s->copied = true;
-    return kolo_cuda_order_behind(&s->order, c->stream);
+    kolo_status_t status = kolo_cuda_order_behind(&s->order, c->stream);
+    if (__atomic_load_n(&s->mailbox->abort, __ATOMIC_ACQUIRE)) atomic_store(&s->copies->cut, true);
+    return status;
 }

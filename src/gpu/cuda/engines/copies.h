@@ -23,6 +23,8 @@ bool kolo_cuda_copies_serve(const struct kolo_cuda_state *s, const kolo_exec_cal
 kolo_status_t kolo_cuda_copies_launch(struct kolo_cuda_state *s, const kolo_exec_call_t *call);
 /* Lets streams go on that wait here; after an abort, again and again until all of it has ended. */
 void kolo_cuda_copies_release(struct kolo_cuda_state *s);
+/* Tells whether something that went on so was not complete. */
+bool kolo_cuda_copies_cut(const struct kolo_cuda_state *s);
 /* Tells what is waited for, where kernels wait for nothing. */
 void kolo_cuda_copies_waits(struct kolo_cuda_state *s, uint64_t now, kolo_exec_waits_t *waits);
 

@@ -131,11 +131,27 @@ static bool release(const kolo_cuda_state_t *s)
     return any;
 }
 
+/* Tells whether the last piece of work is still to come to its end. */
+static bool is_under_way(const kolo_cuda_state_t *s)
+{
+    bool pushed;
+    if (kolo_cuda_enter(s->device, &pushed) != KOLO_OK) return true;
+    bool ready = kolo_cuda_event_query(s->order.event) == KOLO_CU_SUCCESS;
+    kolo_cuda_leave(pushed);
+    return !ready;
+}
+
 void kolo_cuda_copies_release(kolo_cuda_state_t *s)
 {
     uint64_t end = kolo_now_ns() + RELEASE_NS;
     if (!s->copies || !s->copies->device) return;
+    if (!atomic_exchange(&s->copies->ended, true) && is_under_way(s)) atomic_store(&s->copies->cut, true);
     while (release(s) && kolo_now_ns() < end) sched_yield();
+}
+
+bool kolo_cuda_copies_cut(const kolo_cuda_state_t *s)
+{
+    return s->copies && atomic_load(&s->copies->cut);
 }
 
 /* Returns how many pieces the words of a pair show to be begun; *come: the next one may be. */

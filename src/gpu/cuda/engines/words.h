@@ -38,6 +38,7 @@ struct kolo_cuda_copies {
     kolo_cuda_lately_t lately[KOLO_CUDA_LATELY];
     uint32_t next[2]; /* of steps, and of captured ones */
     uint64_t sum, since_ns;
+    _Atomic bool ended, cut; /* waits were ended by the host; what was under way has gone on without its data */
 };
 
 static inline kolo_cuda_line_t *kolo_cuda_line(const kolo_cuda_state_t *s, uint32_t owner, uint32_t from)
