@@ -112,6 +112,42 @@ static void a_callback_reduces(void **state)
     for (int n = 1; n <= 4; n++) assert_int_equal(run_ranks(n, reduce_by_callback, NULL), 0);
 }
 
+/* Adds, and opens a group of its own, which is refused. */
+static void add_beside_a_group(const void *in, void *inout, size_t count, kolo_type_t type, void *arg)
+{
+    const rank_t *r = arg;
+    int32_t x = 0;
+    if (type != KOLO_INT32) abort();
+    for (size_t i = 0; i < count; i++) ((int32_t *)inout)[i] += ((const int32_t *)in)[i];
+    EXPECT_OK(kolo_group_start());
+    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_send(&x, 1, KOLO_INT32, r->nranks, r->comm, NULL));
+    EXPECT_IS(KOLO_ERR_INVALID_ARGUMENT, kolo_group_end());
+}
+
+/* The message that was put aside comes with the outer group. */
+static void open_a_group_in_an_operator(rank_t *r)
+{
+    int32_t out = r->rank, in = -1, sum = 1;
+    int other = 1 - r->rank;
+    kolo_pending_t request;
+    kolo_op_t op;
+    EXPECT_OK(kolo_op_create_callback(&op, add_beside_a_group, r, KOLO_INT32, r->comm));
+    EXPECT_OK(kolo_irecv(&in, 1, KOLO_INT32, other, r->comm, &request));
+    EXPECT_OK(kolo_group_start());
+    EXPECT_OK(kolo_send(&out, 1, KOLO_INT32, other, r->comm, NULL));
+    EXPECT_OK(kolo_all_reduce(&sum, &sum, 1, KOLO_INT32, op, r->comm, NULL));
+    EXPECT_OK(kolo_group_end());
+    EXPECT_OK(kolo_pending_wait(request));
+    EXPECT(in == other && sum == 2);
+    EXPECT_OK(kolo_op_destroy(op, r->comm));
+}
+
+static void a_group_within_a_group_has_its_own_end(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, open_a_group_in_an_operator, NULL), 0);
+}
+
 static void misuse_operators(rank_t *r)
 {
     enum { MANY = 500 };
@@ -251,6 +287,7 @@ int main(void)
         cmocka_unit_test(premul_sum_scales_each_ranks_input),
         cmocka_unit_test(premul_sum_of_a_long_vector_uses_its_owners_scalar),
         cmocka_unit_test(a_callback_reduces),
+        cmocka_unit_test(a_group_within_a_group_has_its_own_end),
         cmocka_unit_test(operators_belong_to_their_communicator_and_type),
         cmocka_unit_test(numbers_of_operators_are_each_ranks_own),
         cmocka_unit_test(a_call_keeps_the_operator_it_was_made_with),

@@ -133,9 +133,15 @@ kolo_status_t kolo_call_refused(kolo_status_t status);
         if (KOLO_UNLIKELY(call_try_status != KOLO_OK)) return kolo_call_refused(call_try_status);                  \
     } while (0)
 bool kolo_group_open(void);
-/* Has `over` called once this thread's open group has ended or, where it has streams, is queued on them. why: the
- * reason if it was given up. */
-void kolo_group_when_over(void (*over)(kolo_status_t status, const char *why));
+/* Messages that were put aside and came into a group. */
+typedef struct {
+    struct kolo_pending *first, *last;
+    /* Called once the group has ended or, where it has streams, is queued on them. why: the reason if it was given
+     * up. */
+    void (*over)(struct kolo_pending *first, kolo_status_t status, const char *why);
+} kolo_taken_t;
+/* Returns those of this thread's open group. */
+kolo_taken_t *kolo_group_taken(void);
 bool kolo_group_has_calls(void);
 #define KOLO_GROUP_MIXED                                                                                           \
     "a group cannot hold both operations and calls that make or end communicators: is kolo_group_end() missing?"

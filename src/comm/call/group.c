@@ -15,7 +15,7 @@ static _Thread_local struct {
     size_t count, capacity;
     kolo_comm_t *comms; /* by share */
     size_t ncomms, comm_capacity;
-    void (*over)(kolo_status_t status, const char *why);
+    kolo_taken_t taken;
     kolo_status_t error; /* of collecting: a call was refused, or memory is short */
     char text[KOLO_ERROR_TEXT_BYTES];
 } group;
@@ -38,15 +38,22 @@ kolo_status_t kolo_call_refused(kolo_status_t status)
     return status;
 }
 
-void kolo_group_when_over(void (*over)(kolo_status_t status, const char *why))
+kolo_taken_t *kolo_group_taken(void)
 {
-    group.over = over;
+    return &group.taken;
 }
 
-static void tell_over(kolo_status_t status, const char *why)
+/* Empties the list of what was taken and returns what was in it. What runs may open a group on this thread. */
+static kolo_taken_t take_over(void)
 {
-    if (KOLO_UNLIKELY(group.over != NULL)) group.over(status, why);
-    group.over = NULL;
+    kolo_taken_t taken = group.taken;
+    group.taken = (kolo_taken_t){0};
+    return taken;
+}
+
+static void tell_over(kolo_taken_t taken, kolo_status_t status, const char *why)
+{
+    if (KOLO_UNLIKELY(taken.first != NULL)) taken.over(taken.first, status, why);
 }
 
 static void drop_calls(void)
@@ -61,7 +68,7 @@ static pthread_once_t at_exit_once = PTHREAD_ONCE_INIT;
 static void forget(void *unused)
 {
     (void)unused;
-    tell_over(KOLO_ERR_ABORTED, "the thread ended before the group that this message was in");
+    tell_over(take_over(), KOLO_ERR_ABORTED, "the thread ended before the group that this message was in");
     drop_calls();
     free(group.calls);
     free(group.comms);
@@ -178,13 +185,14 @@ kolo_status_t kolo_group_end(void)
     if (group.depth == 0) return kolo_fail(KOLO_ERR_INVALID_USAGE, "group_end without group_start");
     if (--group.depth > 0) return KOLO_OK;
     kolo_status_t status;
+    kolo_taken_t taken = take_over();
     if (group.error != KOLO_OK)
         status = end_refused();
     else if (group.count && group.calls[0].comm->on_device)
         status = kolo_device_submit_group(group.calls, group.count);
     else
         status = kolo_group_has_life() ? kolo_group_end_life() : end_calls();
-    tell_over(status, NULL);
+    tell_over(taken, status, NULL);
     close_group();
     return status;
 }
@@ -195,7 +203,7 @@ kolo_status_t kolo_group_drop(void)
     group.depth = 0;
     drop_calls();
     kolo_group_drop_life();
-    tell_over(KOLO_ERR_ABORTED, "group_drop: the group that this message was in was dropped");
+    tell_over(take_over(), KOLO_ERR_ABORTED, "group_drop: the group that this message was in was dropped");
     close_group();
     return KOLO_OK;
 }

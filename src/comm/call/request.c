@@ -22,7 +22,6 @@ struct kolo_pending {
     char text[KOLO_ERROR_TEXT_BYTES];
 };
 static kolo_slots_t requests = KOLO_SLOTS_OF(struct kolo_pending);
-static _Thread_local struct kolo_pending *taken, *taken_last; /* by this thread's open group */
 
 static void finish(struct kolo_pending *r, kolo_status_t status)
 {
@@ -85,30 +84,30 @@ kolo_status_t kolo_requests_join(kolo_call_t *call)
 }
 
 /* Ends what the group had taken: it is over, or, if it has streams, queued. why: it did not come to its end. */
-static void group_over(kolo_status_t status, const char *why)
+static void group_over(struct kolo_pending *first, kolo_status_t status, const char *why)
 {
     if (why) kolo_fail(status, "%s", why);
-    for (struct kolo_pending *r = taken, *next; r; r = next) {
+    for (struct kolo_pending *r = first, *next; r; r = next) {
         next = r->next;
         r->next = NULL;
         begun(r, status, r->call.stream);
     }
-    taken = taken_last = NULL;
 }
 
 kolo_status_t kolo_requests_join_group(kolo_comm_t comm, void *stream)
 {
     struct kolo_pending *first = take_all(comm);
-    if (taken_last)
-        taken_last->next = first;
+    kolo_taken_t *taken = kolo_group_taken();
+    if (taken->last)
+        taken->last->next = first;
     else
-        taken = first;
+        taken->first = first;
     for (struct kolo_pending *r = first; r; r = r->next) {
-        taken_last = r;
+        taken->last = r;
         r->aside = false;
         r->taken = true;
     }
-    kolo_group_when_over(group_over);
+    taken->over = group_over;
     return collect(first, NULL, stream);
 }
 
