@@ -13,7 +13,8 @@
  * communicators are independent. Streams and events may be used by several threads. A group belongs to the thread
  * that started it. The library's own threads block signals, also while they run functions of the program
  * (callbacks, kolo_stream_call(), operators on a stream); threads and processes that such a function starts
- * inherit that.
+ * inherit that. A thread that calls Kolo needs 64 KB of stack, and the table of descriptors that the library's
+ * threads have: unshare(CLONE_FILES) comes before the first communicator, or is an error of the next one.
  *
  * Errors: every function returns a status. kolo_get_last_error(NULL) is the message of the calling thread's last
  * failure, kolo_get_last_error(comm) that of a communicator's, if it has had one. Output arguments are set on

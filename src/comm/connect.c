@@ -7,6 +7,7 @@
 #include "base/failpoint.h"
 #include "base/log.h"
 #include "comm/call/call.h"
+#include "progress/progress.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -114,7 +115,7 @@ static kolo_status_t make_list(kolo_making_t *m, const kolo_plan_conn_t *keys, c
     }
     body->ctx.deadline_ns = peers_deadline(body);
     KOLO_FAIL_POINT("comm.connect.start");
-    return KOLO_OK;
+    return m->n > 0 ? kolo_progress_check_files() : KOLO_OK;
 }
 
 static size_t conn_memory(const kolo_comm_conn_t *c)

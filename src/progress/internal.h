@@ -18,7 +18,8 @@ struct kolo_progress {
     pthread_mutex_t lock;
     pthread_cond_t handler_ended;
     pthread_t thread;
-    pid_t pid; /* a child of fork() has this memory but not the thread */
+    pid_t pid;         /* a child of fork() has this memory but not the thread */
+    _Atomic pid_t tid; /* the thread's; 0: it does not run yet */
     int epoll_fd, event_fd;
     uint32_t refs; /* guarded by the singleton's lock */
     uint32_t waiting_for_handler;

@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <linux/kcmp.h>
 #include <poll.h>
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -21,6 +22,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define BATCH       64
@@ -216,6 +218,7 @@ static void *progress_main(void *arg)
     kolo_progress_t *progress = arg;
     struct epoll_event events[BATCH];
     progress_of_thread = progress;
+    atomic_store(&progress->tid, (pid_t)syscall(SYS_gettid));
     pthread_setname_np(pthread_self(), "kolo-progress");
     pthread_mutex_lock(&progress->lock);
     while (!progress->stop) {
@@ -305,12 +308,31 @@ static void register_fork_handlers(void)
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
+static kolo_status_t check_files_locked(void)
+{
+    pid_t its = singleton ? atomic_load(&singleton->tid) : 0, mine = (pid_t)syscall(SYS_gettid);
+    if (its == 0 || syscall(SYS_kcmp, mine, its, KCMP_FILES, 0, 0) <= 0) return KOLO_OK; /* -1: not to be known */
+    return kolo_fail(
+        KOLO_ERR_INVALID_USAGE,
+        "this thread has a table of descriptors of its own (unshare(CLONE_FILES), "
+        "close_range(CLOSE_RANGE_UNSHARE)), in which Kolo's threads open nothing: make it before Kolo's "
+        "first communicator, or in a thread that does not call Kolo");
+}
+
+kolo_status_t kolo_progress_check_files(void)
+{
+    pthread_mutex_lock(&singleton_lock);
+    kolo_status_t status = check_files_locked();
+    pthread_mutex_unlock(&singleton_lock);
+    return status;
+}
+
 kolo_status_t kolo_progress_get(kolo_progress_t **progress)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, register_fork_handlers);
     pthread_mutex_lock(&singleton_lock);
-    kolo_status_t status = singleton == NULL ? progress_new(&singleton) : KOLO_OK;
+    kolo_status_t status = singleton == NULL ? progress_new(&singleton) : check_files_locked();
     if (status == KOLO_OK) {
         singleton->refs++;
         *progress = singleton;

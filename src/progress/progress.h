@@ -21,6 +21,9 @@ typedef void (*kolo_timer_fn_t)(void *arg);
 /* Counts a reference to the process's one. Any thread. After fork() the child has no progress thread: it gets a
  * fresh one. */
 kolo_status_t kolo_progress_get(kolo_progress_t **progress);
+/* Does the calling thread share its descriptors with the progress thread? Not after unshare(CLONE_FILES): what one
+ * opens means nothing to the other, KOLO_ERR_INVALID_USAGE. Ask before descriptors are made or taken. */
+kolo_status_t kolo_progress_check_files(void);
 void kolo_progress_put(
     kolo_progress_t *progress); /* the last put joins the thread (from the thread itself: detaches) */
 

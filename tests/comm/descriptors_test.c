@@ -3,11 +3,13 @@
  * A rank that is out of descriptors says so at once, says what a communicator needs and what to do, and says it
  * once. It does not keep the others waiting until the limit of their set-up, and they are told why. Several sockets
  * for each connection do not use all descriptors up. A hundred communicators of the same processes take few: what
- * belongs to a process or a peer is held once.
+ * belongs to a process or a peer is held once. A thread that has a table of descriptors of its own is told so.
  */
 #include "kit/procs.h"
 
 #include <dirent.h>
+#include <kolo/message.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -290,6 +292,50 @@ static void a_hundred_communicators_of_eight_processes_take_few_descriptors(void
     run_many(8);
 }
 
+/* ---- a table of descriptors of one's own ---- */
+
+static void expect_apart(const char *what, kolo_status_t status)
+{
+    const char *text = kolo_get_last_error(NULL);
+    if (!EXPECT(status == KOLO_ERR_INVALID_USAGE && strstr(text, "unshare(CLONE_FILES)")))
+        printf("%s: %s: %s\n", what, kolo_status_string(status), text);
+}
+
+/* Calls from a thread that no longer shares its descriptors with the library's threads: the first use of
+ * connections fails; those that there are go on. */
+static void call_apart(proc_t *p)
+{
+    static float all[2], x[1];
+    kolo_comm_t comm = p->r.comm, child;
+    kolo_window_t window;
+    kolo_request_t request;
+    bool connected = p->r.arg != NULL;
+    EXPECT(!connected || works(comm));
+    proc_meet(p, 0);
+    EXPECT(unshare(CLONE_FILES) == 0);
+    expect_apart("isend_tag", kolo_isend_tag(x, 1, KOLO_FLOAT32, 0, 1, comm, NULL, &request));
+    expect_apart("dup", kolo_comm_dup(comm, &child, NULL));
+    proc_meet(p, 1);
+    EXPECT(!connected || works(comm));
+    proc_meet(p, 2);
+    if (p->r.rank == 0 && connected)
+        expect_apart("window_register", kolo_window_register(comm, x, sizeof x, &window));
+    if (p->r.rank == 0 && !connected) expect_apart("gather", kolo_gather(x, all, 1, KOLO_FLOAT32, 0, comm, NULL));
+    proc_meet(p, 3);
+    EXPECT_OK(kolo_comm_destroy(comm));
+    p->r.comm = NULL;
+}
+
+static void a_thread_with_a_table_of_its_own_is_told(void **state)
+{
+    job_t job;
+    (void)state;
+    for (int w = 0; w < 2 * ALL_WIRES; w++) {
+        job_start(&job, 2, kit_wires[w / 2].env, call_apart, w % 2 ? &job : NULL);
+        assert_int_equal(job_finish(&job, -1), 0);
+    }
+}
+
 int main(void)
 {
     limit_s(100);
@@ -300,6 +346,7 @@ int main(void)
         cmocka_unit_test(several_sockets_leave_room_for_more_communicators),
         cmocka_unit_test(a_hundred_communicators_of_two_processes_take_few_descriptors),
         cmocka_unit_test(a_hundred_communicators_of_eight_processes_take_few_descriptors),
+        cmocka_unit_test(a_thread_with_a_table_of_its_own_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/failpoint.h"
 #include "comm/tagged/tagged.h"
+#include "progress/progress.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,9 +34,9 @@ kolo_status_t kolo_tagged_get(kolo_body_t *body, kolo_tagged_t **out)
     static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
     if ((*out = atomic_load_explicit(&body->tagged, memory_order_acquire))) return KOLO_OK;
     pthread_mutex_lock(&making);
-    kolo_status_t status = KOLO_OK;
     kolo_tagged_t *m = atomic_load(&body->tagged);
-    if (!m) {
+    kolo_status_t status = m ? KOLO_OK : kolo_progress_check_files();
+    if (!m && status == KOLO_OK) {
         m = make(body);
         status = m ? kolo_courier_join(m) : KOLO_ERR_NO_MEMORY;
         if (status == KOLO_OK) {

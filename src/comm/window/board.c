@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "comm/window/window.h"
+#include "progress/progress.h"
 #include "share/fdpass.h"
 #include "share/memfd.h"
 #include "wire/cma/cma.h"
@@ -220,6 +221,7 @@ static kolo_status_t open_board(kolo_windows_t *w)
 static kolo_status_t make_board(kolo_windows_t *w, board_card_t *card)
 {
     kolo_body_t *body = w->body;
+    KOLO_TRY(kolo_progress_check_files());
     KOLO_TRY(open_board(w));
     if (w->ranks[body->rank].board->pinned) {
         w->device_lines = w->ranks[body->rank].board->pinned->address;

@@ -8,6 +8,7 @@
 #include "base/process.h"
 #include "base/text/plain.h"
 #include "comm/window/window.h"
+#include "progress/progress.h"
 #include "share/fdpass.h"
 #include "wire/mapped.h"
 
@@ -149,6 +150,7 @@ static kolo_status_t fill_card(kolo_window_peers_t *window, kolo_body_t *body, v
 {
     if (bytes > WINDOW_MAX)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%zu bytes are too many (a negative number?)", bytes);
+    KOLO_TRY(kolo_progress_check_files());
     window->base = buf;
     window->bytes = bytes;
     if (body->gpu.device >= 0) {
