@@ -97,6 +97,14 @@ static uint64_t lines128_two_up_to(const kolo_cuda_state_t *s, const kolo_exec_c
     return s->limits.ll128_two < room ? s->limits.ll128_two : room;
 }
 
+bool kolo_cuda_goes_by_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
+{
+    uint64_t bytes = call->count * call->elem;
+    if (call->kind != KOLO_EXEC_COLL) return bytes <= s->layout.message_lines_most;
+    if (s->plans || s->copies || s->regions.nranks == 1) return false;
+    return bytes <= lines_up_to(s, call) || bytes <= lines128_up_to(s, call);
+}
+
 static uint32_t most_blocks(const kolo_cuda_state_t *s, kolo_coll_t coll, uint64_t bytes)
 {
     uint32_t most = s->limits.blocks;

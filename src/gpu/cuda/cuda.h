@@ -97,6 +97,7 @@ typedef struct {
     uint64_t id;          /* kolo_cuda_buffer_id(), or the number of a run; by which others get it: 0 they do not */
     bool here;            /* not this GPU's own memory: only it is known to reach it */
     uint64_t seen;        /* by bit: ranks whose GPUs reach it, at the same address */
+    uint64_t asked_ns;    /* when the driver was asked, if that was for a call by lines; else 0 */
     kolo_cuda_run_t *run; /* its pieces; NULL: it is one allocation */
 } kolo_cuda_known_t;
 
@@ -143,6 +144,7 @@ typedef struct kolo_cuda_state {
     bool capturing; /* the stream of the long operation that is being queued */
     kolo_cuda_known_t known[KOLO_CUDA_KNOWN];
     uint32_t next_known;
+    uint64_t asked_ns;     /* now, while a call by lines is checked; else 0 */
     kolo_cu_stream_t asks; /* of the call whose memory is being checked; NULL: nobody knows */
     struct {
         kolo_cu_ptr_t all[32]; /* each at least twice as long as the one before */
@@ -165,6 +167,9 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
 /* Returns the longest all_reduce that can go in two steps by lines of 128 bytes, which share the room of one
  * step. */
 uint64_t kolo_cuda_lines128_two_room(const kolo_cuda_layout_t *l);
+/* Tells whether the call goes by lines: kernels load and store its buffers here, and nobody else has them mapped.
+ */
+bool kolo_cuda_goes_by_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call);
 /* Returns how many bytes of a part can go by lines at once, whatever the limits say. */
 uint64_t kolo_cuda_lines_most(const kolo_cuda_state_t *s);
 kolo_status_t kolo_cuda_choose_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call,
@@ -192,9 +197,9 @@ kolo_status_t kolo_cuda_put_copy(kolo_cuda_state_t *s, void *dst, const void *sr
                                  kolo_cu_stream_t stream);
 /* Checks that memory is this rank's GPU's, and that it is long enough (memory.c). */
 kolo_status_t kolo_cuda_check_memory(kolo_cuda_state_t *s, const void *p, uint64_t bytes, const char *what);
-/* Checks both buffers of a call; NULL is fine. */
+/* Checks both buffers of a call; NULL is fine. by_lines: what was looked at a moment ago will do. */
 kolo_status_t kolo_cuda_check_buffers(kolo_cuda_state_t *s, const void *src, uint64_t sends, const void *dst,
-                                      uint64_t receives);
+                                      uint64_t receives, bool by_lines);
 void kolo_cuda_forget_memory(kolo_cuda_state_t *s);
 /* Implements exec.h's move() (moves.c). */
 kolo_status_t kolo_cuda_move(void *state, const kolo_exec_move_t *moves, size_t n);

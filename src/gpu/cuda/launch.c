@@ -256,7 +256,7 @@ static kolo_status_t check_call(kolo_cuda_state_t *s, const kolo_exec_call_t *c)
     s->asks = c->stream;
     if (KOLO_UNLIKELY(c->reducer.pre_at != NULL))
         KOLO_TRY(kolo_cuda_check_memory(s, c->reducer.pre_at, c->elem, "the scalar"));
-    return kolo_cuda_check_buffers(s, c->src, src, c->dst, dst);
+    return kolo_cuda_check_buffers(s, c->src, src, c->dst, dst, kolo_cuda_goes_by_lines(s, c));
 }
 
 /* ---- the operations ---- */

@@ -3,6 +3,7 @@
  * Is what a call names memory of this rank's GPU? What was found is kept, so that a call need only ask the driver
  * whether the same allocation is still there, or the same pieces of a run.
  */
+#include "base/clock.h"
 #include "exec/place.h"
 #include "gpu/cuda/cuda.h"
 
@@ -12,6 +13,10 @@
 /* Numbers of runs: no allocation's, and each only once. */
 #define RUNS (UINT64_C(1) << 63)
 static _Atomic uint64_t last_run;
+
+/* For so long a call by lines does not ask again: a question to the driver takes a tenth of a microsecond, and to
+ * free memory takes about as long as this. Longer calls always ask: others have their buffers mapped by number. */
+#define SOON_NS 50000u
 
 static void forget(kolo_cuda_known_t *k)
 {
@@ -32,7 +37,10 @@ static bool find_known(kolo_cuda_state_t *s, uintptr_t at, uint64_t bytes)
         if (at - k->base >= k->bytes || bytes > k->bytes - (at - k->base)) continue;
         if (KOLO_UNLIKELY(k->run != NULL)) {
             if (kolo_cuda_run_same(k->run, at, bytes)) return true;
+        } else if (s->asked_ns && s->asked_ns - k->asked_ns < SOON_NS) {
+            return true;
         } else if (KOLO_LIKELY(k->id && k->id == kolo_cuda_buffer_id((const void *)at))) { /* NOLINT */
+            k->asked_ns = s->asked_ns;
             return true;
         }
         forget(k);
@@ -98,15 +106,24 @@ static bool in_one(const kolo_cuda_state_t *s, uintptr_t src, uint64_t sends, ui
     for (int i = 0; i < KOLO_CUDA_KNOWN; i++) {
         const kolo_cuda_known_t *k = &s->known[i];
         if (src - k->base >= k->bytes || sends > k->bytes - (src - k->base)) continue;
-        if (dst - k->base < k->bytes && receives <= k->bytes - (dst - k->base) && k->id && !k->run) return true;
+        return dst - k->base < k->bytes && receives <= k->bytes - (dst - k->base) && k->id && !k->run;
     }
     return false;
 }
 
-kolo_status_t kolo_cuda_check_buffers(kolo_cuda_state_t *s, const void *src, uint64_t sends, const void *dst,
-                                      uint64_t receives)
+static kolo_status_t check_both(kolo_cuda_state_t *s, const void *src, uint64_t sends, const void *dst,
+                                uint64_t receives)
 {
     if (src) KOLO_TRY(kolo_cuda_check_memory(s, src, sends, "the source"));
     if (!dst || (src && sends && in_one(s, (uintptr_t)src, sends, (uintptr_t)dst, receives))) return KOLO_OK;
     return kolo_cuda_check_memory(s, dst, receives, "the destination");
+}
+
+kolo_status_t kolo_cuda_check_buffers(kolo_cuda_state_t *s, const void *src, uint64_t sends, const void *dst,
+                                      uint64_t receives, bool by_lines)
+{
+    s->asked_ns = by_lines ? kolo_now_ns() : 0;
+    kolo_status_t status = check_both(s, src, sends, dst, receives);
+    s->asked_ns = 0;
+    return status;
 }
