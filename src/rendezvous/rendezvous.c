@@ -153,8 +153,13 @@ static kolo_status_t meet_receive(kolo_rendezvous_t rendezvous, const char *text
     }
 }
 
-static void end_small(kolo_item_t *item, const kolo_value_t *value, const kolo_transfer_args_t *args)
+/* Ends those that cannot take the value. What is said of the send stays. */
+static kolo_status_t end_small(kolo_item_t *item, const kolo_value_t *value, const kolo_transfer_args_t *args,
+                               kolo_status_t sent)
 {
+    char text[KOLO_ERROR_TEXT_BYTES];
+    if (KOLO_LIKELY(!item)) return sent;
+    snprintf(text, sizeof text, "%s", kolo_error_text());
     while (item) {
         kolo_item_t *next = item->next;
         kolo_status_t status = kolo_receive_takes(item->receive, value, args);
@@ -162,6 +167,7 @@ static void end_small(kolo_item_t *item, const kolo_value_t *value, const kolo_t
         item_drop(item);
         item = next;
     }
+    return sent == KOLO_OK ? KOLO_OK : kolo_fail(sent, "%s", text);
 }
 
 static kolo_status_t check_place(const kolo_value_t *value, const kolo_transfer_args_t *args)
@@ -200,7 +206,7 @@ kolo_status_t kolo_rendezvous_send(kolo_rendezvous_t rendezvous, const char *tex
     if (status != KOLO_OK || met) free(send);
     if (status == KOLO_ERR_NO_MEMORY)
         kolo_fail_prefix(status, "send of edge %s to %s: ", key.edge_name, key.dst_device);
-    end_small(small, value, args);
+    status = end_small(small, value, args, status);
     KOLO_FAIL_POINT("rendezvous.send.met");
     if (status == KOLO_OK && manager->watch) kolo_watch_sent(manager->watch, &key, rendezvous->step);
     if (met) {
