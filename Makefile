@@ -98,19 +98,23 @@ test-vm:
 # What needs GPUs: conformance, random programs, faults on real ones. GPUS= how many. Last line of each: N passed, N failed.
 GPUS ?= 2
 GPU_CONFORM = $(BUILD)/tests/gpu/gpu_conform --devices $(GPUS)
+GPU_PARTS = --clients --faults --places --windows '--programs 1000'
+GPU_POISON = KOLO_COUNTER_START=-100000 KOLO_GPU_POISON=165
 test-gpu: all
 	$(GPU_CONFORM) --ranks $(GPUS)
 	$(GPU_CONFORM) --ranks $(GPUS) --processes
 	$(GPU_CONFORM) --ranks $(GPUS) --one-thread
 	$(GPU_CONFORM) --ranks 4 --quick
-	$(GPU_CONFORM) --ranks $(GPUS) --quick --clients
-	$(GPU_CONFORM) --ranks $(GPUS) --quick --clients --processes
+	for part in $(GPU_PARTS); do for how in '' --processes; do $(GPU_CONFORM) --ranks $(GPUS) --quick $$part $$how || exit 1; done; done
 	$(GPU_CONFORM) --ranks $(GPUS) --quick --clients --one-thread
+	KOLO_GPU_EXECUTOR=staged $(GPU_CONFORM) --ranks $(GPUS) --quick --clients
+	$(GPU_CONFORM) --ranks $(GPUS) --quick --vmm --processes
 	$(BUILD)/tests/gpu/gpu_keyed
+	$(KOLORUN) -n $(GPUS) $(BUILD)/tests/gpu/gpu_engine
 	@if python3 -c 'import torch'; then python3 tests/gpu/torch_test.py $(BUILD)/libkolo.so; else echo "torch is not there: its tensors were not tried"; fi
 	$(GPU_CONFORM) --ranks $(GPUS) --stress 30
-	KOLO_COUNTER_START=-100000 KOLO_GPU_POISON=165 $(GPU_CONFORM) --ranks $(GPUS) --soak 1000000
-	KOLO_COUNTER_START=-100000 KOLO_GPU_POISON=165 $(GPU_CONFORM) --ranks $(GPUS) --processes --soak 3000000 --graph
+	$(GPU_POISON) $(GPU_CONFORM) --ranks $(GPUS) --soak 1000000
+	$(GPU_POISON) $(GPU_CONFORM) --ranks $(GPUS) --processes --soak 10000000 --graph
 
 # Kolo against NCCL on the same GPUs: ARGS="all_reduce --max 8G --graph --nccl /path/libnccl.so.2"
 bench-gpu: all
