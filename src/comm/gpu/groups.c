@@ -5,6 +5,7 @@
  * share by itself is looked at where it is queued, once. Shares that have a stream in common, and all their
  * streams, meet before and after the group.
  */
+#include "base/failpoint.h"
 #include "comm/call/call.h"
 #include "mem/cuda/order.h"
 
@@ -99,6 +100,7 @@ static void take_turns(lot_t *g)
         if (s->drawn) status = kolo_ticket_wait(s->comm, s->ticket);
         s->turn = s->drawn && status == KOLO_OK;
         if (s->turn) s->work.body = s->comm->body;
+        if (s->turn) KOLO_FAIL_POINT("comm.device.turn");
         if (!s->turn && s->drawn && s->comm->error_is_news)
             kolo_lost_refused(s->comm->body, s->work.calls, s->work.count);
         note(g, status);

@@ -20,7 +20,7 @@
 #define NAPS    200
 
 enum { BEFORE, COMPLETE, ABORTED };
-enum { WAITS, LEAVES, WAITS_ALONE, CALLS, IS_LATE }; /* what rank 0 does */
+enum { WAITS, LEAVES, WAITS_ALONE, CALLS, GROUPS, IS_LATE }; /* what rank 0 does */
 static kit_rank_t ranks[2];
 static kolo_unique_id_t id;
 static _Atomic int step;
@@ -45,7 +45,7 @@ static void in_turn(void)
 static void between(const char *name, kolo_fault_t fault)
 {
     (void)fault;
-    bool turn = what == CALLS && !strcmp(name, "comm.device.turn");
+    bool turn = (what == CALLS || what == GROUPS) && !strcmp(name, "comm.device.turn");
     bool fails = what == IS_LATE && !strcmp(name, "comm.device.host_fails");
     for (int i = 0; fails && i < NAPS; i++) kit_nap(); /* time for more calls */
     if (atomic_load(&step) != BEFORE) return;
@@ -67,6 +67,13 @@ static kolo_status_t call(kit_rank_t *r)
 {
     return kolo_all_reduce(r->buffer, r->buffer + COUNT * sizeof(int32_t), COUNT, KOLO_INT32, KOLO_SUM, r->comm,
                            r->streams[0]);
+}
+
+static kolo_status_t call_in_group(kit_rank_t *r)
+{
+    KIT_OK(kolo_group_start());
+    KIT_OK(call(r));
+    return kolo_group_end();
 }
 
 static bool sum(kit_rank_t *r)
@@ -103,10 +110,11 @@ static void wait_alone(kit_rank_t *r)
 /* Calls until it is told why it cannot: by the other's abort, or since the second call runs out of time. */
 static void call_until_it_fails(kit_rank_t *r)
 {
-    kolo_status_t status, wanted = what == CALLS ? KOLO_ERR_REMOTE : KOLO_ERR_TIMEOUT;
+    kolo_status_t status, wanted = what == IS_LATE ? KOLO_ERR_TIMEOUT : KOLO_ERR_REMOTE;
     uint64_t end = kolo_deadline_ms(WAIT_MS);
+    kolo_status_t (*next)(kit_rank_t *) = what == GROUPS ? call_in_group : call;
     if (what == IS_LATE && (!sum(r) || !kit_sync(r, r->streams[0]))) return; /* the first has a limit of its own */
-    while ((status = call(r)) == KOLO_OK && kolo_now_ns() < end) kit_nap();
+    while ((status = next(r)) == KOLO_OK && kolo_now_ns() < end) kit_nap();
     if (status != wanted || !strstr(kolo_get_last_error(NULL), "rank 1"))
         KIT_FAIL("it gave %s: %s", kolo_status_string(status), kolo_get_last_error(NULL));
     atomic_store(&step, ABORTED);
@@ -114,7 +122,7 @@ static void call_until_it_fails(kit_rank_t *r)
 
 static void second_rank(kit_rank_t *r)
 {
-    if (what != CALLS && what != WAITS_ALONE && (!sum(r) || !kit_sync(r, r->streams[0]))) return;
+    if ((what < WAITS_ALONE || what == IS_LATE) && (!sum(r) || !kit_sync(r, r->streams[0]))) return;
     await(what == IS_LATE ? ABORTED : COMPLETE);
     KIT_OK(kolo_comm_abort(r->comm));
     if (what < WAITS_ALONE) atomic_store(&step, ABORTED);
