@@ -54,9 +54,9 @@ void kolo_record_failed(kolo_body_t *body)
     kolo_record_head_end(record);
 }
 
-void kolo_record_launched(kolo_body_t *body, const kolo_call_t *call, uint64_t number, uint32_t algo)
+void kolo_record_launched(kolo_body_t *body, const kolo_call_t *call, uint64_t number, uint64_t word, uint32_t algo)
 {
-    kolo_record_begin(&body->track.record, call, number, kolo_mismatch_word(call), KOLO_RECORD_LAUNCHED, algo);
+    kolo_record_begin(&body->track.record, call, number, word, KOLO_RECORD_LAUNCHED, algo);
     body->track.record.now = NULL;
 }
 

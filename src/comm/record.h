@@ -43,7 +43,8 @@ void kolo_record_begin_whole(struct kolo_body *body, uint64_t number, uint64_t w
 /* Notes that the operation has waited longer than one spins. */
 void kolo_record_waits_slow(kolo_recording_t *r);
 /* Notes that a call was given to a device. */
-void kolo_record_launched(struct kolo_body *body, const struct kolo_call *call, uint64_t number, uint32_t algo);
+void kolo_record_launched(struct kolo_body *body, const struct kolo_call *call, uint64_t number, uint64_t word,
+                          uint32_t algo);
 /* Notes what the device waits for now. */
 void kolo_record_device_waits(struct kolo_body *body, const kolo_record_waits_t *waits);
 /* Sends and receives of a group run together. */

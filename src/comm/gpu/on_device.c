@@ -187,11 +187,13 @@ kolo_status_t kolo_device_queue(const kolo_device_work_t *w)
     if (windows) KOLO_TRY(kolo_window_device_launch(body, w->calls, w->count, true)); /* waits come last */
     publish_calls(body, w->calls, w->count);
     for (size_t i = 0; i < w->count && !body->gpu.exec->by_host; i++) {
-        kolo_record_launched(body, &w->calls[i], body->track.operation, recorded_algo(body, &w->calls[i]));
-        if (w->calls[i].kind == KOLO_CALL_COLL)
-            kolo_board_publish(&body->track.board, body->track.operation++, kolo_mismatch_word(&w->calls[i]));
-        else if (!w->calls[i].window) /* puts, signals and waits for them are no messages */
-            kolo_device_pairs_count(body, &w->calls[i], body->track.operation);
+        const kolo_call_t *call = &w->calls[i];
+        uint64_t word = kolo_mismatch_word(call);
+        kolo_record_launched(body, call, body->track.operation, word, recorded_algo(body, call));
+        if (call->kind == KOLO_CALL_COLL)
+            kolo_board_publish(&body->track.board, body->track.operation++, word);
+        else if (!call->window) /* puts, signals and waits for them are no messages */
+            kolo_device_pairs_count(body, call, body->track.operation);
     }
     return KOLO_OK;
 }
