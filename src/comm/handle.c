@@ -73,6 +73,7 @@ static void say_exit(void)
             kolo_body_t *body =
                 atomic_load(&h->magic) == KOLO_COMM_MAGIC ? kolo_handle_visit(h, "comm_destroy") : NULL;
             if (!body) continue;
+            kolo_device_let_go(body);           /* the driver's end may wait for kernels */
             int state = atomic_load(&h->state); /* while it starts, what it has may be taken back (0096) */
             if (state == KOLO_COMM_READY || state == KOLO_COMM_CONNECTING || state == KOLO_COMM_FAILED) {
                 kolo_oob_give_reason(body->oob, "its process exited without kolo_comm_destroy()");
@@ -227,6 +228,7 @@ kolo_status_t kolo_handle_refuse(kolo_comm_t comm, int state)
     char text[KOLO_ERROR_TEXT_BYTES];
     if (atomic_load(&comm->quiet)) kolo_lost_tell(comm->body);
     kolo_status_t status = kolo_handle_error(comm, text, sizeof text);
+    kolo_device_let_go(comm->body);
     return kolo_fail(status, "%s rank %d cannot be used after an earlier failure: %.900s", comm->name, comm->rank,
                      text);
 }

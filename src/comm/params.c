@@ -52,6 +52,11 @@ static const kolo_param_t rows[] = {
      "1: a rank that aborts a communicator, or whose process exits, is an error on the others once they call "
      "something or wait for it, not before; a rank that is killed is one at once",
      &kolo_comm_options.quiet},
+    {"KOLO_HOLD_MS", KOLO_PARAM_INT, "0", 0, INT64_C(86400000), NULL, false,
+     "on GPUs of one host: kernels of operations that have failed stay on their streams until the program was "
+     "told, "
+     "at most so many milliseconds, so that a stream that is through means results; 0: they end at once",
+     &kolo_comm_options.hold_ms},
     {"KOLO_COUNTER_START", KOLO_PARAM_INT, "0", INT64_MIN, INT64_MAX, NULL, true,
      "first number of slots and operations (tests start just below wrap-around)", &kolo_comm_options.counter_start},
 };

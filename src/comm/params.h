@@ -20,6 +20,7 @@ typedef struct {
     int64_t check; /* KOLO_CHECK_... */
     int64_t order; /* KOLO_ORDER_... */
     int64_t init_timeout_ms, op_timeout_ms;
+    int64_t hold_ms;       /* so long kernels that have failed stay on their streams (stop.c) */
     int64_t mismatch_ms;   /* a wait this long asks the peers what they are in */
     int64_t counter_start; /* tests: slot and operation numbers start here */
 } kolo_comm_options_t;

@@ -9,6 +9,15 @@
 
 #include <string.h>
 
+/* Lets held kernels go: whoever hears of the failure knows that what its streams computed is nothing. */
+static void tell(kolo_comm_t comm)
+{
+    kolo_body_t *body = kolo_comm_options.hold_ms ? kolo_handle_visit(comm, "comm_get_async_error") : NULL;
+    if (!body) return;
+    kolo_device_let_go(body);
+    kolo_handle_leave(comm);
+}
+
 kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_error)
 {
     /* Buffers are the caller's again when this says that it is over, also by a failure: not before. */
@@ -32,6 +41,7 @@ kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_e
         break;
     case KOLO_COMM_FAILED:
         if (atomic_load(&comm->quiet)) break;
+        tell(comm);
         /* fall through */
     case KOLO_COMM_ABORTED:
         status = kolo_handle_error(comm, NULL, 0);

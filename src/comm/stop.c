@@ -159,13 +159,52 @@ void kolo_device_levels_stop(kolo_body_t *body)
     }
 }
 
-void kolo_device_cancel(kolo_body_t *body)
+static void end_kernels(kolo_body_t *body)
 {
     void *state = atomic_load(&body->gpu.state);
     if (!state) return;
-    if (body->levels.owner) KOLO_FAIL_POINT("comm.device.cancel_part");
-    atomic_store(&body->gpu.cancelled, 1);
     kolo_device_levels_stop(body);
     body->gpu.exec->cancel(state);
     kolo_window_device_release(body);
+}
+
+static void held_for_long(void *arg)
+{
+    kolo_device_let_go(arg);
+}
+
+/* Leaves kernels on their streams: programs look whether a stream is through, and then take what it computed; the
+ * error they ask for later. Parts of several hosts are not held, nor what the host runs; nor what the program
+ * itself has ended. */
+static bool hold(kolo_body_t *body)
+{
+    kolo_comm_t h = body->handle;
+    if (!kolo_comm_options.hold_ms || body->levels.owner || body->levels.inside || body->gpu.exec->by_host)
+        return false;
+    kolo_device_watch_t *watch = &body->gpu.watch;
+    pthread_mutex_lock(&h->error_lock);
+    if (atomic_load(&body->stop.abort) || atomic_load(&h->revoked_here)) body->gpu.held = KOLO_HELD_NEVER_MORE;
+    if (body->gpu.held == KOLO_HELD_NOT && watch->progress &&
+        kolo_timer_add(watch->progress, kolo_comm_options.hold_ms, held_for_long, body, &watch->hold) == KOLO_OK)
+        body->gpu.held = KOLO_HELD;
+    bool held = body->gpu.held == KOLO_HELD;
+    pthread_mutex_unlock(&h->error_lock);
+    return held;
+}
+
+void kolo_device_let_go(kolo_body_t *body)
+{
+    if (!kolo_comm_options.hold_ms || !atomic_load(&body->gpu.state)) return;
+    pthread_mutex_lock(&body->handle->error_lock);
+    int held = atomic_exchange(&body->gpu.held, KOLO_HELD_NEVER_MORE);
+    pthread_mutex_unlock(&body->handle->error_lock);
+    if (held == KOLO_HELD) end_kernels(body);
+}
+
+void kolo_device_cancel(kolo_body_t *body)
+{
+    if (!atomic_load(&body->gpu.state)) return;
+    if (body->levels.owner) KOLO_FAIL_POINT("comm.device.cancel_part");
+    atomic_store(&body->gpu.cancelled, 1);
+    if (!hold(body)) end_kernels(body);
 }

@@ -78,6 +78,8 @@ static const char *for_kolo(const char *key)
         if (text) return text;
     }
     if (strcmp(key, "KOLO_QUIET_EXIT") == 0) return "1";
+    if (strcmp(key, "KOLO_HOLD_MS") == 0)
+        return "40"; /* who asks while a stream is not through hears of it first */
     return strcmp(key, "KOLO_GPU_PROFILE") == 0 ? "balanced" : NULL; /* a training step computes meanwhile */
 }
 

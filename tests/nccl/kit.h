@@ -68,8 +68,8 @@ typedef struct {
     } who; /* each rank; rank 0 alone, without communicator; each rank, processes only */
 } case_t;
 extern const case_t base_cases[], life_cases[], more_cases[], rest_cases[], bad_cases[], leave_cases[],
-    edge_cases[], cancel_cases[], ends_cases[], late_cases[], never_cases[], random_cases[], ranks_cases[],
-    many_cases[];
+    edge_cases[], cancel_cases[], hold_cases[], ends_cases[], late_cases[], never_cases[], random_cases[],
+    ranks_cases[], many_cases[];
 int run_cases(int argc, char **argv, const case_t *const *lists);
 
 #endif

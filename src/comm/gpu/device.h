@@ -50,7 +50,7 @@ typedef struct {
 /* The operation whose kernels wait, as the progress thread last saw it (watch.c). */
 typedef struct {
     kolo_progress_t *progress;
-    kolo_timer_t *timer;
+    kolo_timer_t *timer, *hold;
     bool waits, told; /* told: its failure was reported, or is about to be */
     bool shows;       /* ranks may differ although none waits */
     kolo_device_shown_t operations, calls;
@@ -63,6 +63,9 @@ typedef struct {
     kolo_record_waits_t recorded;
 } kolo_device_watch_t;
 
+/* Kernels that must end stay until the program was told that they have failed, or for KOLO_HOLD_MS (stop.c). */
+enum { KOLO_HELD_NOT, KOLO_HELD, KOLO_HELD_NEVER_MORE };
+
 /* What a communicator has on a device. */
 typedef struct {
     int device;  /* -1: the CPU */
@@ -72,6 +75,7 @@ typedef struct {
     void *_Atomic state;        /* the executor's */
     kolo_host_side_t host_side; /* what its operations on the host run on */
     _Atomic uint32_t cancelled; /* its kernels must end */
+    _Atomic int held;           /* KOLO_HELD_...: whether they stay meanwhile; changed under error_lock */
     bool suspended;             /* has no device memory now; used by the operation whose turn it is */
     kolo_device_watch_t watch;
     _Atomic(struct kolo_device_pairs *) pairs;
@@ -110,6 +114,8 @@ void kolo_device_close(struct kolo_body *body);
 kolo_status_t kolo_device_drain(struct kolo_body *body);
 /* Ends kernels after the communicator has failed (stop.c). Any thread. */
 void kolo_device_cancel(struct kolo_body *body);
+/* Ends those that are held: the program was told, or ends the communicator. Any thread. */
+void kolo_device_let_go(struct kolo_body *body);
 /* Starts to check on the progress thread what kernels wait for: time limits, mismatches, ranks that have given up.
  * Costs nothing on the path of a call. stop: before the executor is closed; safe without start. */
 kolo_status_t kolo_device_watch_start(struct kolo_body *body);

@@ -219,7 +219,8 @@ static void look(kolo_body_t *body)
 static int64_t pause_ms(const kolo_body_t *body)
 {
     int64_t ms = body->gpu.watch.waits ? BUSY_MS : IDLE_MS;
-    if (atomic_load(&body->gpu.cancelled)) return LEAST_MS; /* streams that wait are let go on step by step */
+    if (atomic_load(&body->gpu.cancelled) && atomic_load(&body->gpu.held) != KOLO_HELD)
+        return LEAST_MS; /* streams that wait are let go on step by step */
     if (body->op_timeout_ms) ms = KOLO_MIN(ms, (int64_t)body->op_timeout_ms / 4);
     return KOLO_MAX(ms, LEAST_MS);
 }
@@ -260,7 +261,8 @@ static void look_calls(kolo_body_t *body)
 static void tick(void *arg)
 {
     kolo_body_t *body = arg;
-    if (atomic_load(&body->gpu.cancelled)) kolo_window_device_release(body);
+    if (atomic_load(&body->gpu.cancelled) && atomic_load(&body->gpu.held) != KOLO_HELD)
+        kolo_window_device_release(body);
     if (body->levels.inside) look_calls(body);
     if (!body->gpu.exec->by_host) look(body);
     if (body->gpu.watch.shows && (body->gpu.exec->by_host || !body->gpu.watch.waits)) show_last(body);
@@ -307,6 +309,8 @@ void kolo_device_watch_stop(kolo_body_t *body)
 {
     if (!body->gpu.watch.progress) return;
     kolo_timer_cancel(body->gpu.watch.timer);
+    kolo_device_let_go(body); /* from now on nothing is held: the timer is the last one */
+    kolo_timer_cancel(body->gpu.watch.hold);
     kolo_progress_put(body->gpu.watch.progress);
     body->gpu.watch = (kolo_device_watch_t){0};
 }

@@ -369,7 +369,8 @@ kolo_status_t kolo_window_device_launch(kolo_body_t *body, const kolo_call_t *ca
     if (waits) note_due(body->windows, calls, count);
     kolo_status_t status = body->gpu.exec->move(atomic_load(&body->gpu.state), moves, n);
     if (status != KOLO_OK) take_back(body, calls, count, waits);
-    if (atomic_load(&body->gpu.cancelled)) kolo_window_device_release(body);
+    if (atomic_load(&body->gpu.cancelled) && atomic_load(&body->gpu.held) != KOLO_HELD)
+        kolo_window_device_release(body);
     if (moves != &one) free(moves);
     return status;
 }
