@@ -55,9 +55,9 @@ typedef struct {
     void (*refused)(void *owner, const kolo_address_t *caller, kolo_count_t why);
     /* Whose listener it is, for messages: "rank 3 of 24 (comm)", and how many ranks there are; may be NULL. */
     int (*who)(void *owner, char *text, size_t bytes);
-    /* No caller can be accepted for want of descriptors, since then; again and again while it lasts; may be
-     * NULL. */
-    void (*starved)(void *owner, uint64_t since_ns);
+    /* No caller can be accepted since then (mostly for want of descriptors); again and again while it lasts; may
+     * be NULL. */
+    void (*starved)(void *owner, uint64_t since_ns, int err);
 } kolo_listener_ops_t;
 /* A set-up that waits while this process has had no descriptor for so long fails. */
 #define KOLO_STARVED_MS 3000

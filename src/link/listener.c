@@ -20,6 +20,13 @@
 #define ACCEPTS_AT_ONCE 32
 #define BACKLOG         4096
 
+static const char *print_cause(int err, char *buf, size_t bytes)
+{
+    if (err == EMFILE) return kolo_fd_print_all(buf, bytes);
+    return err == ENFILE || err == ENOMEM || err == ENOBUFS ? "the system as a whole is short of them"
+                                                            : "accept4(2) is refused here (a sandbox?)";
+}
+
 /* Tells once in this process, and again when it has not happened for a minute: all that wait for us are tried again
  * soon. */
 static void tell_of_shortage(const kolo_listener_t *listener, int err)
@@ -34,9 +41,15 @@ static void tell_of_shortage(const kolo_listener_t *listener, int err)
         snprintf(need, sizeof(need),
                  ". Raise the limit or keep fewer communicators: kolo-info --memory %d says how many one needs",
                  nranks);
-    kolo_warn("oob", "%s cannot accept a caller now: %s: %s. Other ranks wait for it until descriptors are free%s",
-              who, strerror(err),
-              err == EMFILE ? kolo_fd_print_all(buf, sizeof(buf)) : "the system as a whole is short of them", need);
+    kolo_warn("oob", "%s cannot accept a caller now: %s: %s. Other ranks wait for it until it can%s", who,
+              strerror(err), print_cause(err, buf, sizeof(buf)), need);
+}
+
+/* Tells whether one caller has ended, or the network has trouble with him. */
+static bool is_callers_own(int err)
+{
+    return err == EINTR || err == ECONNABORTED || err == ENETDOWN || err == EPROTO || err == ENOPROTOOPT ||
+           err == EHOSTDOWN || err == ENONET || err == EHOSTUNREACH || err == EOPNOTSUPP || err == ENETUNREACH;
 }
 
 static void listener_readable(void *arg, int fd, uint32_t events)
@@ -57,14 +70,15 @@ static void listener_readable(void *arg, int fd, uint32_t events)
             kolo_caller_greet(listener, caller, (const struct sockaddr *)&from);
             continue;
         }
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-            tell_of_shortage(listener, errno);
+        if (is_callers_own(errno)) continue;
+        if (errno != EAGAIN) { /* who waits keeps the socket readable: it would be tried without end */
+            const int err = errno;
+            tell_of_shortage(listener, err);
             if (listener->starved_ns == 0) listener->starved_ns = kolo_now_ns();
             kolo_listener_pause(listener);
-            if (listener->ops->starved != NULL) listener->ops->starved(listener->owner, listener->starved_ns);
-            return;
+            if (listener->ops->starved != NULL) listener->ops->starved(listener->owner, listener->starved_ns, err);
         }
-        if (errno != EINTR && errno != ECONNABORTED) return;
+        return;
     }
 }
 

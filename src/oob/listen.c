@@ -59,7 +59,7 @@ static int oob_who(void *owner, char *text, size_t bytes)
 
 /* Fails the set-up of a rank that has had no room for callers: others could only wait for it until their limits,
  * and would not learn why. */
-static void oob_starved(void *owner, uint64_t since_ns)
+static void oob_starved(void *owner, uint64_t since_ns, int err)
 {
     kolo_oob_t *oob = owner;
     const uint64_t now = kolo_now_ns(), limit_ns = KOLO_STARVED_MS * KOLO_NS_PER_MS;
@@ -73,8 +73,8 @@ static void oob_starved(void *owner, uint64_t since_ns)
     if (waits && oob->setup_failure != NULL) {
         oob->setup_failure->status = KOLO_ERR_SYSTEM;
         snprintf(oob->setup_failure->text, sizeof(oob->setup_failure->text),
-                 "%s has had no descriptor for callers for %d s: %s; kolo-info --memory %d", who,
-                 KOLO_STARVED_MS / 1000, kolo_fd_print_all(open, sizeof(open)), nranks);
+                 "%s has accepted no caller for %d s: %s: %s; kolo-info --memory %d", who, KOLO_STARVED_MS / 1000,
+                 strerror(err), kolo_fd_print_all(open, sizeof(open)), nranks);
         kolo_oob_wake(oob);
     }
     pthread_mutex_unlock(&oob->lock);

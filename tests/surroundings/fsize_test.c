@@ -2,7 +2,8 @@
  *
  * Ranks under RLIMIT_FSIZE, with and without a log and a timeline: the system sends SIGXFSZ to who would make a
  * file, or shared memory, larger than that. What is a convenience goes without; the job ends right. Also a log and
- * a timeline whose name is a pipe that nobody reads; and a sandbox in which memfd_create(2) is refused.
+ * a timeline whose name is a pipe that nobody reads; and sandboxes in which memfd_create(2) or accept4(2) is
+ * refused.
  */
 #include <kolo/engine.h>
 #include <kolo/kolo.h>
@@ -23,6 +24,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define RANKS 3
@@ -105,10 +107,10 @@ static void limit_to(rlim_t bytes)
 enum { NOBODY = -2, ALL = -1 };
 static int sandboxed = NOBODY;
 
-static void refuse_memfd(int error)
+static void refuse(int number, int error)
 {
     struct sock_filter filter[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-                                   BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+                                   BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)number, 0, 1),
                                    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
                                    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
     const struct sock_fprog program = {sizeof filter / sizeof filter[0], filter};
@@ -135,7 +137,7 @@ static int run(rlim_t bytes, bool files, int (*fn)(int rank, bool engine))
             setenv("KOLO_AUTOTUNE_LOG", autotune, 1);
         }
         if (bytes > 0) limit_to(bytes);
-        if (sandboxed == ALL || sandboxed == r) refuse_memfd(r % 2 ? EPERM : ENOSYS);
+        if (sandboxed == ALL || sandboxed == r) refuse(SYS_memfd_create, r % 2 ? EPERM : ENOSYS);
         _exit(fn(r, files));
     }
     for (int r = 0; r < RANKS; r++) {
@@ -154,6 +156,25 @@ static int be_refused(int rank, bool engine)
     kolo_unique_id_t id;
     (void)engine;
     CHECK(kolo_get_unique_id(&id) != KOLO_OK && strstr(kolo_get_last_error(NULL), "pipe"));
+    return 0;
+}
+
+/* A root that may accept nobody says so in its log, and does not burn a core meanwhile. */
+static int be_unheard(int rank, bool engine)
+{
+    kolo_unique_id_t id;
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kolo_comm_t comm;
+    static char text[65536];
+    (void)engine;
+    if (rank != 0) return 0;
+    refuse(SYS_accept4, EPERM);
+    config.init_timeout_ms = 1500;
+    CHECK(kolo_get_unique_id(&id) == KOLO_OK && kolo_comm_init_rank(&comm, 2, id, 0, &config) != KOLO_OK);
+    CHECK(clock() < CLOCKS_PER_SEC / 2);
+    int fd = open(log_file, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0 && read(fd, text, sizeof text - 1) > 0 && close(fd) == 0);
+    CHECK(strstr(text, "cannot accept a caller now: Operation not permitted"));
     return 0;
 }
 
@@ -194,6 +215,8 @@ int main(void)
     unlink(log_file);
     unlink(timeline);
     unlink(autotune);
+    failed += report("a root that may accept nobody says so", run(0, true, be_unheard));
+    unlink(log_file);
     if (mkfifo(log_file, 0600) != 0) return 1;
     failed += report("a log that is a pipe without a reader holds nobody up", run(0, true, be_refused));
     unlink(log_file);
