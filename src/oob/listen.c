@@ -7,6 +7,7 @@
 #include "base/process.h"
 #include "oob/internal.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -73,8 +74,8 @@ static void oob_starved(void *owner, uint64_t since_ns, int err)
     if (waits && oob->setup_failure != NULL) {
         oob->setup_failure->status = KOLO_ERR_SYSTEM;
         snprintf(oob->setup_failure->text, sizeof(oob->setup_failure->text),
-                 "%s has accepted no caller for %d s: %s: %s; kolo-info --memory %d", who, KOLO_STARVED_MS / 1000,
-                 strerror(err), kolo_fd_print_all(open, sizeof(open)), nranks);
+                 "%s has accepted no caller for %d s: %s; kolo-info --memory %d", who, KOLO_STARVED_MS / 1000,
+                 err == EMFILE ? kolo_fd_print_all(open, sizeof(open)) : strerror(err), nranks);
         kolo_oob_wake(oob);
     }
     pthread_mutex_unlock(&oob->lock);

@@ -46,16 +46,23 @@ typedef struct {
 /* May the offer still be on its way, or was it made before the caller heard of it? */
 typedef enum { KOLO_FDPASS_MAY_COME, KOLO_FDPASS_MUST_BE_THERE } kolo_fdpass_patience_t;
 
+/* What is to be said of a server at which nobody listens while its rank lives. */
+#define KOLO_FDPASS_TWIN                                                                                           \
+    "on another host that looks like this one (a copied virtual machine, or no /proc): set KOLO_HOST_ID to "       \
+    "another "                                                                                                     \
+    "text on each host"
+
 /* Whose server is asked, and for how long. */
 typedef struct {
-    const uint8_t *address;            /* 16 bytes: of the server */
-    const uint8_t *key;                /* of the offer */
-    const char *who;                   /* in messages: "rank 3 (host a, pid 7)" */
-    uint64_t deadline_ns;              /* none: 30 s */
-    const _Atomic uint32_t *abort;     /* or NULL */
-    kolo_waker_t *waker;               /* ends a sleep, too; or NULL */
-    int ranks_here;                    /* that share the processors */
-    kolo_status_t (*there)(void *arg); /* asked while the offer is missing: is the other still there? or NULL */
+    const uint8_t *address;        /* 16 bytes: of the server */
+    const uint8_t *key;            /* of the offer */
+    const char *who;               /* in messages: "rank 3 (host a, pid 7)" */
+    uint64_t deadline_ns;          /* none: 30 s */
+    const _Atomic uint32_t *abort; /* or NULL */
+    kolo_waker_t *waker;           /* ends a sleep, too; or NULL */
+    int ranks_here;                /* that share the processors */
+    /* Asked while the offer is missing: is the other still there? served: its server answers. Or NULL. */
+    kolo_status_t (*there)(void *arg, bool served);
     void *arg;
 } kolo_fdpass_call_t;
 

@@ -69,8 +69,9 @@ typedef struct {
     int *fds;
     int nfds;
     kolo_wait_t wait;
-    bool again;   /* the server or the offer is not there yet, or the server is busy */
-    bool missing; /* it is the server or the offer */
+    bool again;    /* the server or the offer is not there yet, or the server is busy */
+    bool missing;  /* it is the server or the offer */
+    bool unserved; /* it is the server */
     int sock;
 } fetch_t;
 
@@ -198,7 +199,7 @@ static kolo_status_t fetch_once(fetch_t *f, kolo_fdpass_peer_t *peer)
     int fds[KOLO_FDPASS_MAX], nfds = 0, pid = 0;
     if (connect(f->sock, (struct sockaddr *)&sun, size) != 0) {
         f->again = errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR;
-        f->missing = errno == ECONNREFUSED;
+        f->missing = f->unserved = errno == ECONNREFUSED;
         if (f->again) return KOLO_OK;
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "cannot call the descriptor server of %s", f->call->who);
     }
@@ -266,10 +267,10 @@ kolo_status_t kolo_fdpass_fetch(const kolo_fdpass_call_t *call, const uint8_t na
         if (!f.again) return KOLO_OK;
         if (f.missing && patience == KOLO_FDPASS_MUST_BE_THERE)
             return kolo_fail(KOLO_ERR_REMOTE,
-                             "%s has taken back its side of a connection, or is gone; its own message says why",
-                             call->who);
-        if (f.missing && call->there) KOLO_TRY(call->there(call->arg));
-        f.missing = false;
+                             "%s has taken back its side of a connection, or is gone; its own message says why%s",
+                             call->who, f.unserved ? " (or it is " KOLO_FDPASS_TWIN ")" : "");
+        if (f.missing && call->there) KOLO_TRY(call->there(call->arg, !f.unserved));
+        f.missing = f.unserved = false;
         for (int i = 0; i < pauses; i++) KOLO_TRY(kolo_wait_pause(&retry));
     }
 }

@@ -56,31 +56,38 @@ kolo_status_t kolo_wire_fill_card(kolo_peer_card_t *card)
     return KOLO_OK;
 }
 
-#define SEEK_NS (200 * KOLO_NS_PER_MS) /* after which the owner is called: does it live? */
+#define SEEK_NS      (200 * KOLO_NS_PER_MS) /* after which the owner is called: does it live? */
+#define ELSEWHERE_NS KOLO_NS_PER_S /* after which one that lives, and whose server nobody is, is not here */
 
 typedef struct {
     const kolo_wire_ctx_t *ctx;
+    const kolo_peer_card_t *card;
     int rank;
-    uint64_t since_ns;
+    uint64_t since_ns, unserved_ns; /* unserved_ns: since when nobody has listened at its address; 0: it serves */
     bool sought;
 } owner_t;
 
-/* Fails for an owner that has left or that nobody hears from: it offers nothing any more. */
-static kolo_status_t check_owner(void *arg)
+/* Fails for an owner that has left or that nobody hears from: it offers nothing any more. Each rank's server is
+ * there before init is through, so one that lives and is not served lives on another host. */
+static kolo_status_t check_owner(void *arg, bool served)
 {
     owner_t *owner = arg;
+    if (served) owner->unserved_ns = 0;
+    if (!served && owner->unserved_ns == 0) owner->unserved_ns = kolo_now_ns();
     if (!owner->sought && kolo_now_ns() - owner->since_ns > SEEK_NS) {
         owner->sought = true;
         kolo_oob_seek_peer(owner->ctx->oob, owner->rank);
     }
-    return kolo_oob_check_peer(owner->ctx->oob, owner->rank, "asking for shared memory");
+    KOLO_TRY(kolo_oob_check_peer(owner->ctx->oob, owner->rank, "asking for shared memory"));
+    if (owner->unserved_ns == 0 || kolo_now_ns() - owner->unserved_ns < ELSEWHERE_NS) return KOLO_OK;
+    return kolo_fail(KOLO_ERR_SYSTEM, "%s is " KOLO_FDPASS_TWIN, KOLO_WHO(owner->card));
 }
 
 /* Fills in a call to a rank's descriptor server. The caller sets .who: the text that KOLO_WHO() makes lives in its
  * frame. */
 static kolo_fdpass_call_t call_to(kolo_wire_ctx_t *ctx, const kolo_peer_card_t *card, owner_t *owner)
 {
-    *owner = (owner_t){.ctx = ctx, .rank = card->rank, .since_ns = kolo_now_ns()};
+    *owner = (owner_t){.ctx = ctx, .card = card, .rank = card->rank, .since_ns = kolo_now_ns()};
     return (kolo_fdpass_call_t){
         .address = card->fd_address,
         .key = ctx->key,
