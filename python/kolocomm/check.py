@@ -6,6 +6,7 @@
 Under a launcher (kolorun, torchrun, mpirun, srun) the processes that are there are the ranks.
 """
 import argparse
+import importlib.util
 import os
 import subprocess
 import sys
@@ -120,6 +121,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=4, help="how many ranks are started (4)")
     args = parser.parse_args()
+    if importlib.util.find_spec("numpy") is None:
+        sys.exit("kolocomm.check compares with numpy, which is not there: pip install numpy")
     return work() if kolocomm.job_place().launcher != "none" else start(args.ranks)
 
 
