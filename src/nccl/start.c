@@ -86,10 +86,10 @@ static void start(void)
         snprintf(message, sizeof message, "%s", kolo_error_text());
         return;
     }
-    kolo_nccl_env_report();
     kolo_info("nccl", "this is Kolo %d.%d.%d, not NCCL; it says that it is NCCL %d.%d.%d%s", KOLO_VERSION_MAJOR,
               KOLO_VERSION_MINOR, KOLO_VERSION_PATCH, kolo_nccl_version() / 10000, kolo_nccl_version() / 100 % 100,
               kolo_nccl_version() % 100, kolo_nccl_on_cpu() ? "; buffers are host memory (KOLO_NCCL_CPU)" : "");
+    kolo_nccl_env_report();
     look_for_copies();
 }
 

@@ -188,6 +188,11 @@ def test_a_failure_is_logged_once_however_often_it_is_asked_for():
     assert 1 <= len(lines) <= 4, (len(lines), lines[:6])
 
 
+def test_the_first_line_says_that_it_is_kolo():
+    _, log = one(NCCL_DEBUG="INFO", NCCL_PAT_ENABLE="0")
+    assert "this is Kolo" in log.splitlines()[0], log
+
+
 def test_variables_of_nccl_that_have_no_effect_are_known():
     _, log = one(NCCL_NVLS_CHUNKSIZE="1", NCCL_IB_MERGE_VFS="1", NCCL_PAT_ENABLE="0", NCCL_SOCKET_RCVBUF="-1", NCCL_SOCKET_SNDBUF="100000")
     assert "WARN" not in log, log
