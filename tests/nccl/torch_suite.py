@@ -5,6 +5,7 @@ process that each rank has already, instead of new ones for each case. A case is
 
     torch_suite.py FOLDER FILE...     prints the cases of these files, without running anything
 """
+import contextlib
 import gc
 import importlib.util
 import os
@@ -101,7 +102,12 @@ def clean():
     import torch
     import torch.distributed as dist
     if dist.is_initialized():
-        dist.destroy_process_group()
+        try:
+            dist.destroy_process_group()
+        except Exception as e:  # a group that had failed says so: the next case must not find it
+            print("destroy_process_group:", type(e).__name__, e, file=sys.stderr, flush=True)
+            with contextlib.suppress(Exception):
+                dist.distributed_c10d._abort_process_group()
     # What it keeps of a mesh has the names of groups that are gone, and an equal mesh of the next case is taken for it.
     debug = sys.modules.get("torch.distributed.tensor.debug")
     for name in ("_clear_sharding_prop_cache", "_clear_python_sharding_prop_cache", "_clear_fast_path_sharding_prop_cache"):
