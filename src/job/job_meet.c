@@ -198,7 +198,7 @@ static kolo_status_t meet_at(kolo_job_meeting_t *m, const char *address)
     KOLO_TRY(kolo_job_name(&kolo_job_values, &m->place, name));
     put_number(m, number, sizeof number);
     snprintf(scope, sizeof scope, "%s %s.%s", address, name, number);
-    return kolo_id_create_computed(address, scope, m->rank == 0, &m->id);
+    return kolo_id_create_computed(address, scope, m->rank == 0, m->place.local_size == m->place.nranks, &m->id);
 }
 
 /* Compares what the launcher says of the host of rank 0 with what this host knows of itself. */

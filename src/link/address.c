@@ -163,6 +163,12 @@ void kolo_socket_hang_up(int fd)
     kolo_fd_close(fd);
 }
 
+void kolo_address_widen(kolo_address_t *address)
+{
+    kolo_put32(address->bytes + AT_SCOPE, 0);
+    memset(address->bytes + AT_ADDRESS, 0, 16);
+}
+
 uint16_t kolo_address_port(const kolo_address_t *address)
 {
     return kolo_get16(address->bytes + AT_PORT);

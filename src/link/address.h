@@ -37,6 +37,8 @@ void kolo_address_set_unix(kolo_address_t *address);
  * ends by a reset: it then holds no local port for another minute (TIME_WAIT guards against what wanders in
  * networks), and many ranks on a machine do not use the ports up. What was sent can still be read. */
 void kolo_socket_hang_up(int fd);
+/* Makes it an address to listen at, on all interfaces of its family. */
+void kolo_address_widen(kolo_address_t *address);
 uint16_t kolo_address_port(const kolo_address_t *address);
 void kolo_address_set_port(kolo_address_t *address, uint16_t port); /* 0 for a Unix socket, which loses its name */
 void kolo_address_set_cookie(kolo_address_t *address, uint64_t cookie);

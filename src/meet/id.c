@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -121,12 +122,39 @@ bool kolo_id_has_secret(void)
     return is_set(kolo_meet_values.secret_file) || kolo_meet_values.secret_fd >= 0;
 }
 
+/* Tells whether a host's name, and no name or number of loopback, leads to loopback: Debian's /etc/hosts has a
+ * host's own name at 127.0.1.1, while all others know it by its real address. */
+static bool is_own_name(const char *text, const kolo_address_t *address)
+{
+    const char *const ours[] = {"localhost", "ip6-localhost", "ip6-loopback"};
+    bool is = kolo_address_is_loopback(address) && text[0] != '[' && text[strspn(text, "0123456789.")] != ':';
+    for (size_t i = 0; i < KOLO_COUNTOF(ours); i++) is = is && strncasecmp(text, ours[i], strlen(ours[i])) != 0;
+    return is;
+}
+
+/* Reads an address of the job. The host that is named knows itself by loopback only: it takes the address that its
+ * ranks listen at, and a root there hears callers at all of them. */
+static kolo_status_t parse_own(const char *text, kolo_id_t *id)
+{
+    kolo_address_t real;
+    char buf[KOLO_ADDRESS_TEXT_BYTES];
+    KOLO_TRY(kolo_address_parse(text, &id->address));
+    if (!KOLO_AUTH_STRONG || !is_own_name(text, &id->address)) return KOLO_OK;
+    if (kolo_address_choose_local(NULL, &real) != KOLO_OK || kolo_address_is_loopback(&real)) return KOLO_OK;
+    kolo_address_set_port(&real, kolo_address_port(&id->address));
+    kolo_info("oob", "%s is a loopback address on this host: %s is taken for it", text,
+              kolo_address_print(&real, buf));
+    id->address = real;
+    id->wide = true;
+    return KOLO_OK;
+}
+
 kolo_status_t kolo_id_create_at(const char *address, const char *scope, kolo_unique_id_t *out)
 {
     kolo_id_t id = {.fixed = true};
     bool taken = false;
     kolo_meet_process_init();
-    KOLO_TRY(kolo_address_parse(address, &id.address));
+    KOLO_TRY(parse_own(address, &id));
     KOLO_TRY(kolo_secret_read(scope, &id.secret));
     kolo_listener_reserve(kolo_address_port(&id.address));
     kolo_status_t status = kolo_root_start(&id, &taken);
@@ -189,11 +217,12 @@ static kolo_status_t start_computed_root(const kolo_id_t *id)
                      KOLO_ID_ADDRESSES, kolo_address_print(&id->address, first));
 }
 
-kolo_status_t kolo_id_create_computed(const char *address, const char *scope, bool is_root, kolo_unique_id_t *out)
+kolo_status_t kolo_id_create_computed(const char *address, const char *scope, bool is_root, bool one_host,
+                                      kolo_unique_id_t *out)
 {
     kolo_id_t id = {.fixed = true, .computed = true};
     kolo_meet_process_init();
-    KOLO_TRY(kolo_address_parse(address, &id.address));
+    KOLO_TRY(one_host ? kolo_address_parse(address, &id.address) : parse_own(address, &id));
     KOLO_TRY(kolo_secret_read(scope, &id.secret));
     kolo_listener_reserve(kolo_address_port(&id.address));
     kolo_status_t status = is_root ? start_computed_root(&id) : KOLO_OK;

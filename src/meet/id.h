@@ -24,6 +24,7 @@ typedef struct {
     kolo_address_t address;
     kolo_key_t secret;
     bool fixed;     /* made from KOLO_COMM_ID: the root may come up later than its callers */
+    bool wide;      /* its root is called at several addresses (not part of the id's bytes) */
     bool computed;  /* its port follows from a launcher's variables: another job may have it */
     int first_rank; /* to grow a communicator of so many ranks; 0: an ordinary id */
 } kolo_id_t;

@@ -32,7 +32,8 @@ bool kolo_id_hint(const char *address);
 bool kolo_id_is_loopback(const char *address);
 /* Does the same for an address whose port was computed and which another job may hold: then the root, which rank 0
  * alone becomes (is_root), goes to another port that all ranks compute. */
-kolo_status_t kolo_id_create_computed(const char *address, const char *scope, bool is_root, kolo_unique_id_t *id);
+kolo_status_t kolo_id_create_computed(const char *address, const char *scope, bool is_root, bool one_host,
+                                      kolo_unique_id_t *id);
 /* Makes a fresh id to grow a communicator of `nranks` ranks: messages of its root count new ranks from there. */
 kolo_status_t kolo_id_create_grow(int nranks, kolo_unique_id_t *id);
 /* Returns the nranks of the above; 0: an ordinary id. */

@@ -260,11 +260,15 @@ kolo_status_t kolo_root_start(kolo_id_t *id, bool *taken)
     if (status == KOLO_OK) {
         /* Listed before it can be called, so that it is always found by those who end it. */
         pthread_mutex_lock(&roots_lock);
-        const kolo_listener_config_t config = {&id->address, &id->secret, &kolo_root_ops, root, id->fixed};
+        kolo_address_t at = id->address;
+        if (id->wide) kolo_address_widen(&at);
+        const kolo_listener_config_t config = {&at, &id->secret, &kolo_root_ops, root, id->fixed};
         status = kolo_listener_open(progress, &config, &root->listener);
         err = errno;
         if (status == KOLO_OK) {
-            id->address = kolo_listener_address(root->listener);
+            at = kolo_listener_address(root->listener);
+            kolo_address_set_port(&id->address, kolo_address_port(&at));
+            if (!id->wide) id->address = at;
             root->next = roots;
             roots = root;
             kolo_info("oob", "root listens on %s", kolo_address_print(&id->address, buf));

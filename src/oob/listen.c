@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static kolo_auth_verdict_t peer_admit(void *owner, const kolo_claim_t *claim, size_t *frame_bytes)
 {
