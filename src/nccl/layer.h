@@ -62,7 +62,7 @@ kolo_config_t kolo_nccl_config_kolo(const ncclConfig_t *config, int blocking);
 #define KOLO_NCCL_NAME_BYTES 64
 typedef struct kolo_nccl_window { /* windows.c */
     struct kolo_nccl_window *next;
-    bool live; /* false: deregistered */
+    bool live; /* false: deregistered. Under the communicator's lock, as `next` */
     kolo_window_t kolo;
     void *buf;
     size_t bytes;

@@ -29,36 +29,37 @@ static bool is_row(ncclParamHandle_t handle)
     return handle >= kolo_nccl_env_table && handle < kolo_nccl_env_table + kolo_nccl_env_count;
 }
 
-/* Reads a number. A variable that is not set, or is no number in the range, is none: Kolo's defaults are Kolo's. */
-static ncclResult_t number(ncclParamHandle_t handle, const void *out, long long min, unsigned long long max,
-                           long long *value)
+/* Reads a number as its bits: from -below, or 0, to max. A variable that is not set, or is no number in the range,
+ * is none: Kolo's defaults are Kolo's. */
+static ncclResult_t number(ncclParamHandle_t handle, const void *out, uint64_t below, uint64_t max, uint64_t *bits)
 {
     char *end;
     if (!out || !is_row(handle))
         return kolo_nccl_fail(ncclInvalidArgument, "ncclParamGet: the output is NULL, or the handle is none");
     const char *text = kolo_nccl_env(handle->key);
     errno = 0;
-    *value = text ? strtoll(text, &end, 0) : 0;
-    if (!text || errno || end == text || *end || *value < min || (*value > 0 && (unsigned long long)*value > max))
+    *bits = text ? strtoull(text, &end, 0) : 0; /* its bits are negated behind a minus */
+    bool minus = text && text[strspn(text, " \t\n\v\f\r")] == '-';
+    if (!text || errno || end == text || *end || (minus ? -*bits > below : *bits > max))
         return kolo_nccl_fail(ncclInvalidArgument, "ncclParamGet: %s is %.64s, no number of that type", handle->key,
                               text ? text : "not set");
     return ncclSuccess;
 }
 
 /* A getter of each type of number. */
-#define GETTER(name, type, min, max)                                                                               \
+#define GETTER(name, type, below, max)                                                                             \
     ncclResult_t name(ncclParamHandle_t handle, type *value)                                                       \
     {                                                                                                              \
-        long long v = 0;                                                                                           \
-        ncclResult_t r = number(handle, value, min, max, &v);                                                      \
-        if (r == ncclSuccess) *value = (type)v;                                                                    \
+        uint64_t bits = 0;                                                                                         \
+        ncclResult_t r = number(handle, value, below, max, &bits);                                                 \
+        if (r == ncclSuccess) *value = (type)bits;                                                                 \
         return r;                                                                                                  \
     }                                                                                                              \
     KOLO_NCCL_TWIN(name, p##name)
-GETTER(ncclParamGetI8, int8_t, INT8_MIN, INT8_MAX);
-GETTER(ncclParamGetI16, int16_t, INT16_MIN, INT16_MAX);
-GETTER(ncclParamGetI32, int32_t, INT32_MIN, INT32_MAX);
-GETTER(ncclParamGetI64, int64_t, INT64_MIN, INT64_MAX);
+GETTER(ncclParamGetI8, int8_t, UINT64_C(1) << 7, INT8_MAX);
+GETTER(ncclParamGetI16, int16_t, UINT64_C(1) << 15, INT16_MAX);
+GETTER(ncclParamGetI32, int32_t, UINT64_C(1) << 31, INT32_MAX);
+GETTER(ncclParamGetI64, int64_t, UINT64_C(1) << 63, INT64_MAX);
 GETTER(ncclParamGetU8, uint8_t, 0, UINT8_MAX);
 GETTER(ncclParamGetU16, uint16_t, 0, UINT16_MAX);
 GETTER(ncclParamGetU32, uint32_t, 0, UINT32_MAX);

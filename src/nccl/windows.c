@@ -8,13 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static kolo_nccl_window_t *find(ncclComm_t comm, ncclWindow_t window)
+/* Finds a window that is registered, which lives as long as its communicator. `forget`: of several that deregister
+ * it, one finds it. */
+static kolo_nccl_window_t *find(ncclComm_t comm, ncclWindow_t window, bool forget)
 {
     pthread_mutex_lock(&comm->lock);
     kolo_nccl_window_t *w = comm->windows;
     while (w && (void *)w != (void *)window) w = w->next;
+    if (w && !w->live) w = NULL;
+    if (w && forget) w->live = false;
     pthread_mutex_unlock(&comm->lock);
-    return w && w->live ? w : NULL;
+    return w;
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
@@ -23,11 +27,9 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window)
     static const char call[] = "ncclCommWindowDeregister";
     ncclResult_t r = kolo_nccl_check_made(comm, call);
     if (r != ncclSuccess || !window) return r;
-    kolo_nccl_window_t *w = find(comm, window);
-    if (!w)
+    if (!find(comm, window, true))
         return kolo_nccl_fail(ncclInvalidArgument, "%s: %p is no window of communicator %p", call, (void *)window,
                               (void *)comm);
-    w->live = false;
     return ncclSuccess;
 }
 KOLO_NCCL_TWIN(ncclCommWindowDeregister, pncclCommWindowDeregister);
@@ -40,7 +42,7 @@ ncclResult_t ncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t window, void **p)
     if (!p) return kolo_nccl_fail(ncclInvalidArgument, "%s: the output is NULL", call);
     *p = NULL;
     if (!window) return ncclSuccess; /* as without symmetric memory */
-    kolo_nccl_window_t *w = find(comm, window);
+    kolo_nccl_window_t *w = find(comm, window, false);
     if (!w)
         return kolo_nccl_fail(ncclInvalidArgument, "%s: %p is no window of communicator %p", call, (void *)window,
                               (void *)comm);
@@ -101,7 +103,7 @@ ncclResult_t ncclPutSignal(const void *src, size_t count, ncclDataType_t type, i
     if (r == ncclSuccess && t < 0)
         r = kolo_nccl_fail(ncclInvalidArgument, "%s: there is no type %d", c.name, (int)type);
     if (r != ncclSuccess) return kolo_nccl_noted(r);
-    kolo_nccl_window_t *w = find(comm, window);
+    kolo_nccl_window_t *w = find(comm, window, false);
     if (!w)
         return kolo_nccl_noted(kolo_nccl_fail(window ? ncclInvalidArgument : ncclInvalidUsage,
                                               "%s: %p is no window of communicator %p", c.name, (void *)window,

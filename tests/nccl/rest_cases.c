@@ -113,6 +113,7 @@ static void a_parameter_of_each_width(me_t *me)
     int bytes = 0;
     uint8_t narrow = 0;
     uint64_t wide = 0;
+    int64_t whole = 0;
     (void)me;
     OK(ncclParamBind(&handle, "NCCL_NTHREADS"));
     READ(I8, int8_t, "-128", -128);
@@ -122,10 +123,17 @@ static void a_parameter_of_each_width(me_t *me)
     READ(U8, uint8_t, "255", 255);
     READ(U16, uint16_t, "65535", 65535);
     READ(U32, uint32_t, "4294967295", 4294967295U);
-    READ(U64, uint64_t, "9223372036854775807", INT64_MAX);
+    READ(U64, uint64_t, "18446744073709551615", UINT64_MAX);
+    READ(U64, uint64_t, "0x8000000000000000", UINT64_C(1) << 63);
     IS(ncclInvalidArgument, ncclParamGetU8(handle, &narrow));
     setenv("NCCL_NTHREADS", "-1", 1);
     IS(ncclInvalidArgument, ncclParamGetU64(handle, &wide));
+    setenv("NCCL_NTHREADS", "18446744073709551616", 1);
+    IS(ncclInvalidArgument, ncclParamGetU64(handle, &wide));
+    setenv("NCCL_NTHREADS", "9223372036854775808", 1);
+    IS(ncclInvalidArgument, ncclParamGetI64(handle, &whole));
+    setenv("NCCL_NTHREADS", "-9223372036854775809", 1);
+    IS(ncclInvalidArgument, ncclParamGetI64(handle, &whole));
     setenv("NCCL_NTHREADS", "many", 1);
     IS(ncclInvalidArgument, ncclParamGetU64(handle, &wide));
     OK(ncclParamGet(handle, text, sizeof text, &bytes));
@@ -239,6 +247,55 @@ static void windows_in_a_group_of_one_thread(me_t *me)
     use_device(device_of(me->rank));
 }
 
+typedef struct {
+    ncclComm_t comm;
+    ncclWindow_t window;
+    pthread_barrier_t *begin;
+    ncclResult_t result;
+} forget_t;
+
+static void *forgets(void *arg)
+{
+    forget_t *f = arg;
+    void *p = NULL;
+    pthread_barrier_wait(f->begin);
+    for (int i = 0; i < 20; i++) (void)ncclWinGetUserPtr(f->comm, f->window, &p);
+    f->result = ncclCommWindowDeregister(f->comm, f->window);
+    return NULL;
+}
+
+/* Of several threads that deregister a window one does, beside others that ask for its memory. */
+static void a_window_is_deregistered_once(me_t *me)
+{
+    enum { THREADS = 3 };
+    static void *kept[8]; /* a window's memory is not given back */
+    ncclUniqueId id;
+    ncclComm_t comm = NULL;
+    pthread_t thread[THREADS];
+    pthread_barrier_t begin;
+    (void)me;
+    OK(ncclGetUniqueId(&id));
+    OK(ncclCommInitRank(&comm, 1, id, 0));
+    pthread_barrier_init(&begin, NULL, THREADS);
+    for (int round = 0; round < 8; round++) {
+        forget_t f[THREADS];
+        ncclWindow_t window = NULL;
+        int good = 0;
+        OK(ncclMemAlloc(&kept[round], 4096));
+        OK(ncclCommWindowRegister(comm, kept[round], 4096, &window, 0));
+        if (!window) break; /* as on GPUs, staged */
+        for (int i = 0; i < THREADS; i++) {
+            f[i] = (forget_t){comm, window, &begin, ncclSuccess};
+            if (pthread_create(&thread[i], NULL, forgets, &f[i])) abort();
+        }
+        for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
+        for (int i = 0; i < THREADS; i++) good += f[i].result == ncclSuccess;
+        EQ(good, 1);
+    }
+    pthread_barrier_destroy(&begin);
+    OK(ncclCommDestroy(comm));
+}
+
 const case_t rest_cases[] = {
     {"messages_and_collectives_of_a_group_have_no_order", messages_and_collectives_of_a_group_have_no_order, EACH},
     {"ranks_meet_by_several_ids", ranks_meet_by_several_ids, EACH},
@@ -250,5 +307,6 @@ const case_t rest_cases[] = {
     {"a_group_has_any_number_of_operators", a_group_has_any_number_of_operators, EACH},
     {"numbers_of_operators_are_each_ranks_own", numbers_of_operators_are_each_ranks_own, EACH},
     {"windows_in_a_group_of_one_thread", windows_in_a_group_of_one_thread, FIRST},
+    {"a_window_is_deregistered_once", a_window_is_deregistered_once, FIRST},
     {NULL, NULL, EACH},
 };
