@@ -120,8 +120,7 @@ static void describe(void *arg, char *buf, size_t bytes)
     if (kolo_device_is_of(receive->key.src_device, manager->task)) { /* it is to come from here */
         kolo_rendezvous_watch_t *watch = manager->watch;
         uint64_t now = kolo_now_ns(), lasted = watch ? kolo_watch_callback_ns(watch, now) : 0;
-        wait.sent = watch && kolo_watch_last_sent(watch, &receive->key, &wait.sent_step) ? KOLO_SENT_UP_TO
-                                                                                         : KOLO_SENT_NEVER;
+        wait.sent = kolo_watch_last_sent(watch, &receive->key, &wait.sent_step);
         wait.callback_ns = lasted ? now - lasted : 0;
     }
     kolo_watch_wait_words(manager->task, &wait, kolo_now_ns(), buf + n, bytes - (size_t)n);

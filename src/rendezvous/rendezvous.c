@@ -415,6 +415,8 @@ kolo_status_t kolo_rendezvous_receive_call(kolo_rendezvous_t rendezvous, const c
     receive->fn = fn;
     receive->fn_arg = arg;
     kolo_status_t status = receive_begin(receive);
+    /* An abort may have met it in between: fn is told that, and nothing here. */
+    if (status != KOLO_OK && !kolo_receive_claim(receive)) status = KOLO_OK;
     kolo_receive_unref(receive);
     return status;
 }

@@ -36,10 +36,10 @@ static const kolo_param_t rows[] = {
 };
 const kolo_param_table_t kolo_rendezvous_params = {"rendezvous", rows, KOLO_COUNTOF(rows), NULL};
 
-typedef enum { SERVER_NEW, SERVER_STARTED, SERVER_STOPPED } server_state_t;
+typedef enum { SERVER_NEW, SERVER_STARTED, SERVER_STOPPING, SERVER_STOPPED } server_state_t;
 struct kolo_server {
     kolo_slot_t slot;
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* held while it starts or stops, which may wait for callbacks */
     kolo_gate_t stopped;
     _Atomic int state;
     kolo_cluster_t cluster;
@@ -167,7 +167,7 @@ kolo_status_t kolo_server_start(kolo_server_t server)
     kolo_status_t status = KOLO_OK;
     pthread_mutex_lock(&server->lock);
     int state = atomic_load(&server->state);
-    if (state == SERVER_STOPPED) {
+    if (state == SERVER_STOPPING || state == SERVER_STOPPED) {
         status = kolo_fail(KOLO_ERR_INVALID_USAGE,
                            "server_start: the server of %s has been ended and cannot be started again",
                            server->cluster.tasks[server->adapter.me].name);
@@ -176,6 +176,7 @@ kolo_status_t kolo_server_start(kolo_server_t server)
         atomic_store(&server->state, status == KOLO_OK ? SERVER_STARTED : SERVER_STOPPED);
     }
     pthread_mutex_unlock(&server->lock);
+    if (status != KOLO_OK) kolo_gate_open(&server->stopped);
     return status;
 }
 
@@ -184,8 +185,9 @@ kolo_status_t kolo_server_stop(kolo_server_t server)
     KOLO_TRY(check_caller(server, "server_stop"));
     pthread_mutex_lock(&server->lock);
     kolo_thread_of_t before = kolo_rendezvous_enter(KOLO_THREAD_OF_CHANNELS);
-    atomic_store(&server->state, SERVER_STOPPED);
+    atomic_store(&server->state, SERVER_STOPPING);
     kolo_adapter_stop(&server->adapter);
+    atomic_store(&server->state, SERVER_STOPPED);
     (void)kolo_rendezvous_enter(before);
     pthread_mutex_unlock(&server->lock);
     kolo_gate_open(&server->stopped);
@@ -198,14 +200,23 @@ static void describe_join(void *arg, char *buf, size_t bytes)
     snprintf(buf, bytes, "the server of %s to be stopped", server->cluster.tasks[server->adapter.me].name);
 }
 
+/* Ends a server that nobody has started. Who starts or stops it at this moment holds the lock, maybe for longer
+ * than a join may wait. */
+static void end_if_new(kolo_server_t server)
+{
+    if (pthread_mutex_trylock(&server->lock) != 0) return;
+    bool is_new = atomic_load(&server->state) == SERVER_NEW;
+    if (is_new) atomic_store(&server->state, SERVER_STOPPED);
+    pthread_mutex_unlock(&server->lock);
+    if (is_new) kolo_gate_open(&server->stopped); /* for joins that found the lock taken by this one */
+}
+
 kolo_status_t kolo_server_join(kolo_server_t server, int timeout_ms)
 {
     kolo_wait_t wait;
     KOLO_TRY(check_caller(server, "server_join"));
     KOLO_TRY(kolo_rendezvous_check_timeout("server_join", timeout_ms));
-    pthread_mutex_lock(&server->lock);
-    if (atomic_load(&server->state) == SERVER_NEW) atomic_store(&server->state, SERVER_STOPPED);
-    pthread_mutex_unlock(&server->lock);
+    end_if_new(server);
     kolo_wait_init(&wait, NULL, kolo_deadline_ms(timeout_ms), describe_join, server, 1);
     for (;;) {
         uint32_t ticket = kolo_gate_ticket(&server->stopped);

@@ -48,16 +48,17 @@ static uint64_t hash_edge(const kolo_tensor_key_t *key)
     return (kolo_key_hash(key->edge_name) * 31 + kolo_key_hash(key->dst_device)) | 1;
 }
 
-bool kolo_watch_last_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step)
+kolo_sent_t kolo_watch_last_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step)
 {
+    if (watch == NULL) return KOLO_SENT_UNKNOWN;
     uint64_t hash = hash_edge(key);
     for (uint64_t i = 0; i < PROBES; i++) {
         kolo_watch_edge_t *edge = &watch->edges[(hash + i) % KOLO_WATCH_EDGES];
         if (atomic_load_explicit(&edge->hash, memory_order_relaxed) != hash) continue;
         *step = atomic_load_explicit(&edge->step, memory_order_relaxed);
-        return true;
+        return KOLO_SENT_UP_TO;
     }
-    return false;
+    return atomic_load_explicit(&watch->left_out, memory_order_relaxed) ? KOLO_SENT_UNKNOWN : KOLO_SENT_NEVER;
 }
 
 void kolo_watch_ended(kolo_rendezvous_watch_t *watch, const kolo_receive_t receive, kolo_status_t status)
@@ -127,6 +128,8 @@ void kolo_watch_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *ke
         }
         return;
     }
+    if (!atomic_load_explicit(&watch->left_out, memory_order_relaxed)) /* one is enough, and never 0 again */
+        atomic_store_explicit(&watch->left_out, 1, memory_order_relaxed);
 }
 
 typedef struct {

@@ -50,7 +50,7 @@ typedef struct {             /* a receive that has ended */
 typedef struct kolo_rendezvous_watch {
     uint64_t magic, incarnation;
     int32_t pid;
-    uint32_t reserved;
+    _Atomic uint32_t left_out; /* 1: an edge found no place below: what is not there may have been sent */
     char task[KOLO_TASK_NAME_MAX + 1];
     _Atomic uint64_t seq;          /* odd while the waits are written */
     _Atomic uint32_t nwaits, more; /* more: that had no room */
@@ -70,9 +70,9 @@ kolo_rendezvous_watch_t *kolo_watch_create(const char *task, uint64_t incarnatio
 void kolo_watch_unmap(kolo_rendezvous_watch_t *watch);
 /* Notes that this edge was sent in this step. Any thread. */
 void kolo_watch_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t step);
-/* Returns the last step in which the edge of this key was sent to its destination; false: never, or not known. Any
- * thread. */
-bool kolo_watch_last_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step);
+/* Says whether the edge of this key was sent to its destination, as far as is known, and (KOLO_SENT_UP_TO) the last
+ * step in which it was. NULL is fine. Any thread. */
+kolo_sent_t kolo_watch_last_sent(kolo_rendezvous_watch_t *watch, const kolo_tensor_key_t *key, uint64_t *step);
 /* Notes that a receive has ended. It is kept if it waited for long or failed. Any thread; NULL is fine. */
 void kolo_watch_ended(kolo_rendezvous_watch_t *watch, const kolo_receive_t receive, kolo_status_t status);
 /* Any thread: a callback of the user's is about to be called, and has returned (what the first gave). NULL is fine.
@@ -94,6 +94,7 @@ typedef struct {
     size_t nwaits, more;
     kolo_watch_wait_t waits[KOLO_WATCH_WAITS];
     uint64_t call_ns; /* since when the callback has run that runs longest; 0: none runs */
+    bool left_out;    /* edges were sent that are not in the next */
     size_t nsent;
     struct {
         uint64_t step;

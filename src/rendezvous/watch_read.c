@@ -12,6 +12,7 @@
 
 static void take_sent(const kolo_rendezvous_watch_t *watch, kolo_watch_view_t *view)
 {
+    view->left_out = atomic_load_explicit(&watch->left_out, memory_order_relaxed) != 0;
     for (int i = 0; i < KOLO_WATCH_EDGES; i++) {
         const kolo_watch_edge_t *edge = &watch->edges[i];
         if (!atomic_load_explicit(&edge->named, memory_order_acquire)) continue;
@@ -93,7 +94,7 @@ static kolo_sent_t look_up(const kolo_watch_view_t *sender, const char *to, cons
         *step = sender->sent[i].step;
         return KOLO_SENT_UP_TO;
     }
-    return KOLO_SENT_NEVER;
+    return sender->left_out ? KOLO_SENT_UNKNOWN : KOLO_SENT_NEVER;
 }
 
 void kolo_watch_wait_words(const char *task, const kolo_watch_wait_t *wait, uint64_t now_ns, char *text,

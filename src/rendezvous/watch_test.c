@@ -94,6 +94,37 @@ static void who_waits_for_what_is_told_in_a_sentence(void **state)
     close_task(&at_ps);
 }
 
+/* There are places for so many edges; of others nobody may say that they were never sent. */
+static void an_edge_without_a_place_is_not_said_to_be_never_sent(void **state)
+{
+    static kolo_watch_view_t ps, worker = {.task = WORKER};
+    kolo_watch_wait_t wait = {.since_ns = 1, .step = 41, .from = PS};
+    task_t t;
+    char words[500];
+    int known = 0;
+    (void)state;
+    open_task(&t, PS, 41);
+    for (int i = 0; i < KOLO_WATCH_EDGES + 100; i++) {
+        kolo_tensor_key_t key = {.src_device = PS "/device:cpu:0", .dst_device = WORKER "/device:cpu:0"};
+        snprintf(key.edge_name, sizeof key.edge_name, "grad_%d", i);
+        kolo_watch_sent(t.manager->watch, &key, 41);
+    }
+    assert_true(kolo_watch_view(t.manager->watch, sizeof(kolo_rendezvous_watch_t), &ps));
+    for (int i = 0; i < KOLO_WATCH_EDGES + 100; i++) {
+        kolo_tensor_key_t key = {.src_device = PS "/device:cpu:0", .dst_device = WORKER "/device:cpu:0"};
+        uint64_t step = 0;
+        snprintf(key.edge_name, sizeof key.edge_name, "grad_%d", i);
+        snprintf(wait.edge, sizeof wait.edge, "grad_%d", i);
+        kolo_sent_t sent = kolo_watch_last_sent(t.manager->watch, &key, &step);
+        assert_int_not_equal(sent, KOLO_SENT_NEVER);
+        known += sent == KOLO_SENT_UP_TO;
+        kolo_watch_words(&worker, &wait, 2, &ps, words, sizeof words);
+        if (strstr(words, "never")) fail_msg("%s", words);
+    }
+    assert_in_range(known, KOLO_WATCH_EDGES / 2, KOLO_WATCH_EDGES);
+    close_task(&t);
+}
+
 static void how_slow_receives_ended_is_kept(void **state)
 {
     static kolo_watch_view_t view;
@@ -163,6 +194,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_waits_for_what_is_told_in_a_sentence),
+        cmocka_unit_test(an_edge_without_a_place_is_not_said_to_be_never_sent),
         cmocka_unit_test(how_slow_receives_ended_is_kept),
         cmocka_unit_test(bytes_of_strangers_do_no_harm),
     };

@@ -175,7 +175,7 @@ kolo_status_t kolo_answer_step(kolo_channel_t *channel, const kolo_message_t *m,
     if (!kolo_device_is_of(key->dst_device, adapter->tasks[channel->peer].name))
         return kolo_channel_bad_message(channel, "HOW_FAR", "the key's destination is another task");
     kolo_rendezvous_watch_t *watch = adapter->manager->watch;
-    sent.shape.bytes = watch && kolo_watch_last_sent(watch, key, &sent.step);
+    sent.shape.bytes = kolo_watch_last_sent(watch, key, &sent.step);
     if (watch) sent.most = kolo_watch_callback_ns(watch, kolo_now_ns());
     return kolo_channel_send(channel, &sent);
 }

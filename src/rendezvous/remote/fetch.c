@@ -365,13 +365,14 @@ kolo_status_t kolo_fetches_ask_progress(kolo_channel_t *channel, uint64_t now_ns
 kolo_status_t kolo_fetch_sent(kolo_channel_t *channel, const kolo_message_t *m)
 {
     const kolo_fetch_t *request = kolo_fetch_find(channel, m->index);
-    if (m->shape.bytes > 1) return kolo_channel_bad_message(channel, "SENT", "it is neither yes nor no");
+    if (m->shape.bytes > KOLO_SENT_UP_TO)
+        return kolo_channel_bad_message(channel, "SENT", "it is neither yes nor no nor unknown");
     if (request == NULL) return KOLO_OK; /* it has ended meanwhile */
     kolo_receive_t receive = request->receive;
     uint64_t now = kolo_now_ns(), lasted = KOLO_MIN(m->most, now - receive->since_ns);
     atomic_store_explicit(&receive->sent_step, m->step, memory_order_relaxed);
     atomic_store_explicit(&receive->callback_ns, m->most ? now - lasted : 0, memory_order_relaxed);
-    atomic_store_explicit(&receive->sent, m->shape.bytes ? KOLO_SENT_UP_TO : KOLO_SENT_NEVER, memory_order_release);
+    atomic_store_explicit(&receive->sent, (uint32_t)m->shape.bytes, memory_order_release);
     return KOLO_OK;
 }
 

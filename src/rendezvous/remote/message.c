@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define MAGIC 0x336d726bu /* "krm3": the digit is the version */
+#define MAGIC 0x346d726bu /* "krm4": the digit is the version */
 
 const char *kolo_message_name(kolo_message_kind_t kind)
 {

@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t copy[KOLO_MESSAGE_BYTES];
     size = KOLO_MIN(size, sizeof copy);
     memcpy(copy, data, size);
-    if (size >= 4) memcpy(copy, "krm3", 4); /* or nothing behind it is reached */
+    if (size >= 4) memcpy(copy, "krm4", 4); /* or nothing behind it is reached */
     if (!is_taken(copy, size)) return 0;
     for (size_t i = 0; i < KOLO_MIN(size, (size_t)KOLO_MESSAGE_TEXT_BYTES); i++) /* each byte of each field */
         for (size_t c = 0; c < sizeof changes; c++) {

@@ -122,6 +122,77 @@ static void a_receive_that_is_handed_over_is_awaited(void **state)
     f->at_worker = open_step(f->worker, 1);
 }
 
+typedef struct {
+    kolo_rendezvous_t step;
+    const char *key;
+    heard_t heard;
+    kolo_status_t status;
+} caller_t;
+
+static void *call_nobody(void *arg)
+{
+    caller_t *c = arg;
+    c->status = kolo_rendezvous_receive_call(c->step, c->key, NULL, hear, &c->heard);
+    return NULL;
+}
+
+/* Whoever is told an error frees what the callback would be given. */
+static void an_abort_beside_a_receive_that_is_refused_ends_it_once(void **state)
+{
+    fixture_t *f = *state;
+    pthread_t thread;
+    caller_t c = {.step = f->at_worker,
+                  .key = "/job:none/task:0/device:cpu:0;0000000000000001;" WORKER "/device:cpu:0;w;0:0"};
+    hold("rendezvous.receive.listed", 150);
+    assert_int_equal(pthread_create(&thread, NULL, call_nobody, &c), 0);
+    while (!atomic_load(&there)) sched_yield();
+    assert_int_equal(kolo_rendezvous_abort(f->at_worker, KOLO_ERR_SYSTEM, "enough"), KOLO_OK);
+    pthread_join(thread, NULL);
+    let_go();
+    if (c.status == KOLO_OK) wait_calls(&c.heard, 1);
+    assert_int_equal(atomic_load(&c.heard.calls), c.status == KOLO_OK);
+}
+
+static _Atomic bool inside, let_out;
+
+static void stay(void *arg, kolo_status_t status, const char *why, const kolo_transfer_args_t *sender,
+                 const kolo_transfer_args_t *receiver, kolo_value_t *value)
+{
+    uint64_t limit = kolo_deadline_ms(10000);
+    hear(arg, status, why, sender, receiver, value);
+    atomic_store(&inside, true);
+    while (!atomic_load(&let_out) && kolo_now_ns() < limit) sched_yield();
+    atomic_store(&inside, false);
+}
+
+static void *stop(void *server)
+{
+    kolo_server_stop(server);
+    return NULL;
+}
+
+static void a_join_beside_a_stop_keeps_its_time_limit(void **state)
+{
+    fixture_t *f = *state;
+    pthread_t thread;
+    heard_t heard = {0};
+    uint64_t incarnation;
+    const char *key = make_key(f->worker, PS, WORKER, "w");
+    atomic_store(&inside, false);
+    atomic_store(&let_out, false);
+    assert_int_equal(kolo_rendezvous_receive_call(f->at_worker, key, NULL, stay, &heard), KOLO_OK);
+    send_value(f->at_ps, key, 1, 1);
+    while (!atomic_load(&inside)) sched_yield();
+    assert_int_equal(pthread_create(&thread, NULL, stop, f->worker), 0);
+    while (kolo_server_incarnation(f->worker, WORKER, 0, &incarnation) == KOLO_OK) sched_yield();
+    assert_int_equal(kolo_server_join(f->worker, 20), KOLO_ERR_TIMEOUT);
+    assert_true(atomic_load(&inside));
+    atomic_store(&let_out, true);
+    assert_int_equal(kolo_server_join(f->worker, 0), KOLO_OK);
+    assert_false(atomic_load(&inside));
+    pthread_join(thread, NULL);
+}
+
 static void stops_meet_sends_at_any_moment(void **state)
 {
     for (int i = 0; i < ROUNDS; i++) stop_while_it_sends(*state, i % 5 * 20);
@@ -133,6 +204,8 @@ static int run(const char *name)
         cmocka_unit_test_setup_teardown(a_value_that_is_handed_over_is_awaited, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_send_notes_what_it_did_in_a_record_that_is_there, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_receive_that_is_handed_over_is_awaited, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(an_abort_beside_a_receive_that_is_refused_ends_it_once, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_join_beside_a_stop_keeps_its_time_limit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(stops_meet_sends_at_any_moment, set_up, tear_down),
     };
     return cmocka_run_group_tests_name(name, tests, NULL, NULL);
