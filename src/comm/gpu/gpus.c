@@ -42,11 +42,12 @@ static const kolo_param_t rows[] = {
     {.key = "KOLO_GPU_PROFILE",
      .kind = KOLO_PARAM_ENUM,
      .def = "latency",
-     .choices = "latency|compute|balanced",
+     .choices = "latency|compute|balanced|quarter",
      .must_agree = true,
      .help = "What operations on GPUs are made for, where config.gpu_profile does not say it. latency: to be done "
              "soon, with most of a GPU's multiprocessors; compute: to leave them to what the program computes "
-             "meanwhile; balanced: as latency, but long operations take less than half of them",
+             "meanwhile; balanced: as latency, but long operations take less than half of them; quarter: no "
+             "operation takes more, so those of four communicators find room at once",
      .value = &kolo_gpus_profile},
     {.key = "KOLO_GPU_SHARED",
      .kind = KOLO_PARAM_BOOL,
@@ -98,7 +99,10 @@ static kolo_status_t check_shared(const kolo_body_t *body, const gpu_card_t *car
 static kolo_status_t check_profiles(const kolo_body_t *body, const gpu_card_t *cards)
 {
     static const char *const names[] = {
-        [KOLO_GPU_LATENCY] = "latency", [KOLO_GPU_COMPUTE] = "compute", [KOLO_GPU_BALANCED] = "balanced"};
+        [KOLO_GPU_LATENCY] = "latency",
+        [KOLO_GPU_COMPUTE] = "compute",
+        [KOLO_GPU_BALANCED] = "balanced",
+        [KOLO_GPU_QUARTER] = "quarter"};
     for (int r = 0; r < body->nranks; r++) {
         uint32_t theirs = (uint32_t)cards[r].profile; /* from another process, maybe of another version */
         if (cards[r].profile != body->gpu.profile)

@@ -46,7 +46,8 @@ static kolo_status_t check_fields(const kolo_config_t *config, const char *what)
     if (c.device != KOLO_UNDEFINED_INT && c.device < -1)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "%s: config.device is %d, expected a GPU's number or -1", what,
                          c.device);
-    if (!is_one_of(c.gpu_profile, KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE) && c.gpu_profile != KOLO_GPU_BALANCED)
+    if (!is_one_of(c.gpu_profile, KOLO_GPU_LATENCY, KOLO_GPU_COMPUTE) &&
+        !is_one_of(c.gpu_profile, KOLO_GPU_BALANCED, KOLO_GPU_QUARTER))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT,
                          "%s: config.gpu_profile is %d, expected KOLO_GPU_LATENCY (%d), KOLO_GPU_COMPUTE (%d) or "
                          "KOLO_GPU_BALANCED (%d)",

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int64_t kolo_engine_overlap, kolo_engine_gpu_overlap;
+int64_t kolo_engine_overlap, kolo_engine_gpu_overlap, kolo_engine_gpu_streams;
 
 /* ---- of an engine ---- */
 
@@ -65,6 +65,8 @@ static void close_use(kolo_use_t *use)
 {
     for (int i = 0; i < KOLO_SIDES; i++)
         if (use->sides[i]) close_use(use->sides[i]);
+    for (int i = 0; i < KOLO_GPU_STREAMS - 1; i++)
+        if (use->others[i]) close_use(use->others[i]);
     use->ops->close(use->queue);
     free_use(use);
 }
@@ -90,6 +92,21 @@ kolo_status_t kolo_engine_devices_open(struct kolo_tensor_engine *e, int number,
     if (status == KOLO_OK) atomic_store(&d->uses[number], *use);
     pthread_mutex_unlock(&d->lock);
     return status;
+}
+
+kolo_status_t kolo_engine_devices_open_other(struct kolo_tensor_engine *e, kolo_use_t *first, int n,
+                                             kolo_use_t **use)
+{
+    if (!first->others[n]) KOLO_TRY(open_with_sides(e, first->number, &first->others[n]));
+    *use = first->others[n];
+    return KOLO_OK;
+}
+
+kolo_use_t *kolo_use_queue(kolo_use_t *first, int k)
+{
+    int stream = k / (1 + KOLO_SIDES), side = k % (1 + KOLO_SIDES);
+    kolo_use_t *use = stream ? first->others[stream - 1] : first;
+    return use && side ? use->sides[side - 1] : use;
 }
 
 kolo_status_t kolo_engine_devices_init(struct kolo_tensor_engine *e, kolo_comm_t comm)
@@ -129,9 +146,8 @@ void kolo_engine_devices_fini(struct kolo_tensor_engine *e)
         if (!use) continue;
         stuck |= use->stuck;
         if (use->stuck) {
-            for (int k = 0; k < KOLO_SIDES; k++)
-                if (use->sides[k]) forget_engine(use->sides[k]);
-            forget_engine(use);
+            for (int k = 0; k < KOLO_USE_QUEUES; k++)
+                if (kolo_use_queue(use, k)) forget_engine(kolo_use_queue(use, k));
             continue;
         }
         close_use(use);

@@ -30,6 +30,7 @@ void kolo_lift_now(const kolo_lift_t *list, size_t n);
 enum { KOLO_USE_CPU = KOLO_DEVICES_MAX, KOLO_USES }; /* the CPU's own thread is the last */
 #define KOLO_FUSION_BUFFERS 2                        /* one is packed or unpacked while the other is reduced */
 enum { KOLO_SIDE_PACKS, KOLO_SIDE_UNPACKS, KOLO_SIDES };
+#define KOLO_GPU_STREAMS 4 /* of process sets: so many quarters of a GPU there are (KOLO_GPU_QUARTER) */
 
 typedef struct kolo_use {
     struct kolo_tensor_engine *engine; /* NULL: it has ended, and this is stuck; under `tells` */
@@ -42,6 +43,7 @@ typedef struct kolo_use {
     kolo_mem_t buffers[KOLO_FUSION_BUFFERS]; /* each as large as the host's, which is pinned; or none */
     kolo_mem_t rooms[5];                     /* native.h: memory of what never leaves the device */
     struct kolo_use *sides[KOLO_SIDES];      /* native.h: queues of its own beside this one; NULL: there are none */
+    struct kolo_use *others[KOLO_GPU_STREAMS - 1]; /* native.h: for other process sets; NULL: not opened yet */
     uint64_t busy[KOLO_FUSION_BUFFERS];      /* marks of the side that unpacks: until then it reads the buffer */
     int next_buffer;                         /* of the sides */
     bool stuck;                              /* it did not come to an end */
@@ -109,6 +111,8 @@ typedef struct kolo_devices {
     int next_flight;
     bool overlap; /* the CPU has cores to pack on */
     kolo_native_t native;
+    bool met_sets, quarters; /* native.h, the loop's: whether each set has a quarter of the GPU is decided; it has */
+    int next_stream;
     struct kolo_late *late, **late_tail; /* under the lock: for the loop to put into the timeline */
 
     /* finish.c */
@@ -122,7 +126,7 @@ typedef struct kolo_devices {
     char failure_text[KOLO_ERROR_TEXT_BYTES];
 } kolo_devices_t;
 
-extern int64_t kolo_engine_overlap, kolo_engine_gpu_overlap; /* parameters */
+extern int64_t kolo_engine_overlap, kolo_engine_gpu_overlap, kolo_engine_gpu_streams; /* parameters */
 extern int kolo_finisher_end_ms; /* the end of an engine waits so long for its devices; less in tests */
 enum { KOLO_OVERLAP_AUTO, KOLO_OVERLAP_OFF, KOLO_OVERLAP_ON };
 
@@ -134,6 +138,13 @@ kolo_status_t kolo_engine_devices_place(struct kolo_tensor_engine *e, const kolo
                                         kolo_entry_t *entry, const char *what);
 /* Returns the engine's use of a device, opened at the first call. */
 kolo_status_t kolo_engine_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use);
+/* Finds the n-th queue beside the first one of a device; opened at the first call. The loop's. */
+kolo_status_t kolo_engine_devices_open_other(struct kolo_tensor_engine *e, kolo_use_t *first, int n,
+                                             kolo_use_t **use);
+/* Returns the k-th queue of a device, k below KOLO_USE_QUEUES: itself, its sides, and those for other sets with theirs;
+ * NULL: it is not there. */
+#define KOLO_USE_QUEUES (KOLO_GPU_STREAMS * (1 + KOLO_SIDES))
+kolo_use_t *kolo_use_queue(kolo_use_t *first, int k);
 void kolo_engine_devices_fini(struct kolo_tensor_engine *e); /* after kolo_finisher_stop() */
 /* Returns the name of what a use runs on. Functions of one use are called by one thread at a time. */
 const char *kolo_use_name(const kolo_use_t *use);

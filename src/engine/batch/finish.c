@@ -182,11 +182,11 @@ void kolo_finisher_stop(struct kolo_tensor_engine *e)
     kolo_finisher_wake(e);
     if (started) pthread_join(d->finisher, NULL);
     for (int i = 0; i < KOLO_USES; i++) {
-        kolo_use_t *use = atomic_load(&d->uses[i]);
-        if (use) quiesce(use, end_ns);
-        for (int k = 0; use && k < KOLO_SIDES; k++) {
-            if (use->sides[k]) quiesce(use->sides[k], end_ns);
-            use->stuck |= use->sides[k] && use->sides[k]->stuck;
+        kolo_use_t *use = atomic_load(&d->uses[i]), *each;
+        for (int k = 0; use && k < KOLO_USE_QUEUES; k++) {
+            if (!(each = kolo_use_queue(use, k))) continue;
+            quiesce(each, end_ns);
+            use->stuck |= each->stuck;
         }
     }
     const kolo_use_t *cpu = atomic_load(&d->uses[KOLO_USE_CPU]);

@@ -377,8 +377,10 @@ void kolo_fusion_fini(struct kolo_tensor_engine *e)
 {
     kolo_devices_t *d = e->devices;
     for (int i = 0; i < KOLO_DEVICES_MAX; i++) {
-        kolo_use_t *use = atomic_load(&d->uses[i]);
-        for (size_t k = 0; use && !use->stuck && k < KOLO_COUNTOF(use->rooms); k++) kolo_mem_free(&use->rooms[k]);
+        kolo_use_t *use = atomic_load(&d->uses[i]), *each;
+        for (int q = 0; use && !use->stuck && q < KOLO_USE_QUEUES; q++)
+            for (size_t k = 0; (each = kolo_use_queue(use, q)) != NULL && k < KOLO_COUNTOF(each->rooms); k++)
+                kolo_mem_free(&each->rooms[k]);
     }
     for (int b = 0; b < KOLO_FUSION_BUFFERS; b++) free_buffer(d, b);
     for (int i = 0; i < KOLO_FLIGHTS; i++) {

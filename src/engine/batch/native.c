@@ -16,6 +16,17 @@
 
 /* ---- the communicator of GPUs ---- */
 
+/* Tells whether operations of different sets run beside each other. Decided by the first communicator of GPUs: so
+ * sets that are made later do not count, and as all ranks come to sets and operations in one order (0011), all decide
+ * alike. */
+static bool has_quarters(struct kolo_tensor_engine *e)
+{
+    kolo_devices_t *d = e->devices;
+    if (!d->met_sets) d->quarters = e->nsets > 1 && kolo_engine_gpu_streams > 1;
+    d->met_sets = true;
+    return d->quarters;
+}
+
 /* Opens the communicator of GPUs. Collective over the set, at the same place in the order of its operations on all
  * ranks. */
 static kolo_status_t open_gpu(kolo_set_t *s)
@@ -29,6 +40,7 @@ static kolo_status_t open_gpu(kolo_set_t *s)
     config.op_timeout_ms = s->id == 0 ? (int)s->engine->config.stall_limit_ms : 0;
     config.name = "engine on GPUs";
     config.device = atomic_load(&s->engine->device);
+    if (has_quarters(s->engine)) config.gpu_profile = KOLO_GPU_QUARTER;
     mine = kolo_comm_split(s->comm, 0, 0, &gpu, &config) == KOLO_OK;
     if (!mine) snprintf(why, sizeof why, "%s", kolo_error_text());
     KOLO_TRY(kolo_all_reduce(&mine, &all, 1, KOLO_UINT32, KOLO_MIN, s->comm, NULL));
@@ -137,6 +149,18 @@ void kolo_native_step(kolo_set_t *s, int what)
               kolo_error_text());
 }
 
+/* Finds the queue of a set's operations by Kolo; others have one for all sets. All ranks queue what they have in
+ * common in one order, so of all that is not over the first can always go on, whatever waits in one stream, or in one
+ * queue of the hardware, behind what; and kernels of all streams find room at once, each having a quarter. */
+static kolo_status_t find_queue(kolo_set_t *s, bool by_kolo, kolo_use_t **use)
+{
+    kolo_devices_t *d = s->engine->devices;
+    *use = atomic_load(&d->uses[atomic_load(&s->engine->device)]);
+    if (!by_kolo || s->id == 0 || !d->quarters) return KOLO_OK;
+    if (!s->stream) s->stream = 1 + d->next_stream++ % (int)(kolo_engine_gpu_streams - 1);
+    return kolo_engine_devices_open_other(s->engine, *use, s->stream - 1, use);
+}
+
 /* Chooses where a batch of so many bytes is packed and unpacked; 0: it is not. */
 static void choose_queues(kolo_native_t *nt, size_t bytes)
 {
@@ -159,10 +183,10 @@ kolo_status_t kolo_native_begin(kolo_set_t *s, kolo_response_t *const *batch, si
     kolo_need_t need = need_of(s, batch, n);
     bool adasum = need.work == KOLO_WORK_ALL_REDUCE && need.op == KOLO_ADASUM;
     if (adasum) need.op = KOLO_SUM; /* where a sum would run; by messages between the GPUs, which Kolo has */
-    if (kolo_backend_takes_device(s, &need) && !s->gpu_asked && (adasum || kolo_backend_is_kolo(s, &need)))
-        KOLO_TRY(open_gpu(s));
+    bool by_kolo = adasum || kolo_backend_is_kolo(s, &need);
+    if (kolo_backend_takes_device(s, &need) && !s->gpu_asked && by_kolo) KOLO_TRY(open_gpu(s));
     if (!kolo_backend_takes_device(s, &need) || (adasum && s->gpu_missing)) return KOLO_OK;
-    nt->use = atomic_load(&e->devices->uses[atomic_load(&e->device)]);
+    KOLO_TRY(find_queue(s, by_kolo, &nt->use));
     choose_queues(nt, n > 1 ? need.bytes : 0);
     bool parts = n > 1 && batch[0]->request.work != KOLO_WORK_ALL_REDUCE;
     KOLO_TRY(kolo_flight_take(e, &s->lane, n, parts ? n * (size_t)s->size : n, &nt->flight));

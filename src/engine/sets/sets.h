@@ -27,6 +27,7 @@ typedef struct kolo_set {
     _Atomic(kolo_comm_t) gpu;
     bool gpu_asked, gpu_missing; /* the loop's: making it was tried; it failed on some rank */
     bool ran_native;             /* the loop's: an operation ran on GPUs, so all ranks have one */
+    int stream;                  /* the loop's: which one its operations on GPUs are on, from 1 on; 0: not chosen */
     bool removed;                /* under the queue's lock */
     kolo_op_t and_op, or_op;
     kolo_tensors_t lane;

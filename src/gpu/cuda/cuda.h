@@ -79,7 +79,8 @@ typedef struct {
 } kolo_cuda_limits_t;
 void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda_limits_t *limits);
 
-/* resident: blocks that a rank may have on its GPU at the same time, since they wait for each other. */
+/* Returns how many blocks one of so many ranks may have on a GPU at the same time, since they wait for each other. */
+uint32_t kolo_cuda_resident(int profile, int multiprocessors, int ranks);
 /* Lays out a region. torn: lines of 128 bytes may not come whole, since ranks share a GPU or have no NVLink. */
 void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool torn, const kolo_cuda_limits_t *limits,
                       kolo_cuda_layout_t *layout);
@@ -119,6 +120,7 @@ typedef struct kolo_cuda_state {
     kolo_exports_t *exports; /* to and from other processes; NULL: there are none */
     kolo_cuda_limits_t limits;
     kolo_cuda_layout_t layout;
+    int profile;           /* KOLO_GPU_LATENCY and others */
     uint32_t start;        /* what counters begin at */
     bool by_pci, one_fold; /* see kolo_exec_env_t */
     bool counted;          /* as one of several ranks on its GPU (launch.c) */

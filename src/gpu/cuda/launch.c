@@ -17,7 +17,7 @@ static _Atomic uint32_t opened[KOLO_CUDA_DEVICES];
 static size_t region_bytes(void *arg, const kolo_regions_t *regions)
 {
     kolo_cuda_state_t *s = arg;
-    s->resident = (uint32_t)(2 * regions->min_multiprocessors / regions->ranks_per_gpu);
+    s->resident = kolo_cuda_resident(s->profile, regions->min_multiprocessors, regions->ranks_per_gpu);
     bool torn = regions->ranks_per_gpu > 1 || s->by_pci;
     kolo_cuda_layout((uint32_t)regions->nranks, s->resident, torn, &s->limits, &s->layout);
     s->region_bytes = kolo_cuda_plans_room(s->plans, (uint32_t)regions->nranks, s->layout.bytes);
@@ -175,6 +175,7 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
     kolo_cuda_state_t *s = calloc(1, sizeof *s);
     if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
     kolo_cuda_limits(&env->tuned, (uint32_t)n, &s->limits);
+    s->profile = env->tuned.profile;
     s->start = env->start;
     s->by_pci = env->by_pci;
     s->one_fold = env->one_fold;

@@ -15,6 +15,12 @@ static uint32_t clamp(uint64_t x, uint32_t low, uint32_t high)
     return (uint32_t)(x < low ? low : x > high ? high : x);
 }
 
+uint32_t kolo_cuda_resident(int profile, int multiprocessors, int ranks)
+{
+    uint32_t all = (uint32_t)(2 * multiprocessors / ranks);
+    return profile == KOLO_GPU_QUARTER ? KOLO_MAX(all / 4, (uint32_t)KOLO_CUDA_TWO_STEP_ROLES) : all;
+}
+
 void kolo_cuda_cut_stages(const kolo_cuda_layout_t *l, uint32_t blocks, kolo_cuda_layout_t *cut)
 {
     uint64_t each = (uint64_t)l->stage_blocks * l->tile_bytes / blocks / 128 * 128;

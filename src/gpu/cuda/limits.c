@@ -213,7 +213,7 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
     const kolo_cuda_options_t *o = &kolo_cuda_options;
     uint64_t blocks = (uint64_t)o->blocks;
     *limits = tuned->profile == KOLO_GPU_COMPUTE ? compute : nranks > 2 ? among_more : between_two;
-    if (tuned->profile == KOLO_GPU_BALANCED) {
+    if (tuned->profile == KOLO_GPU_BALANCED || tuned->profile == KOLO_GPU_QUARTER) {
         blocks_of_a_role(limits, BALANCED_BLOCKS);
         limits->chain = NEVER; /* not measured with so few */
     }

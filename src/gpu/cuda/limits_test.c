@@ -15,7 +15,8 @@ static kolo_cuda_state_t state; /* of it, what choosing needs */
 static void make(const kolo_exec_tuned_t *tuned, uint32_t nranks)
 {
     kolo_cuda_limits(tuned, nranks, &state.limits);
-    kolo_cuda_layout(nranks, 2 * MULTIPROCESSORS, false, &state.limits, &state.layout);
+    kolo_cuda_layout(nranks, kolo_cuda_resident(tuned->profile, MULTIPROCESSORS, 1), false, &state.limits,
+                     &state.layout);
 }
 
 static kolo_cuda_args_t args; /* of the last choice */
@@ -78,6 +79,18 @@ static void test_balanced_leaves_half_of_long_operations(void **s)
             }
         }
     }
+}
+
+/* Operations of four communicators find room at once: two blocks on each multiprocessor. */
+static void test_four_quarters_find_room(void **s)
+{
+    (void)s;
+    for (uint32_t n = 2; n <= 32; n *= 2) {
+        assert_true(4 * most_blocks(KOLO_GPU_QUARTER, n) <= 2 * MULTIPROCESSORS);
+        assert_true(4 * 2 * (n - 1) * state.layout.message_blocks <= 2 * MULTIPROCESSORS); /* to and from each */
+    }
+    assert_true(2 * most_blocks(KOLO_GPU_LATENCY, 2) > 2 * MULTIPROCESSORS);
+    assert_int_equal(kolo_cuda_resident(KOLO_GPU_QUARTER, 4, 4), KOLO_CUDA_TWO_STEP_ROLES);
 }
 
 static void test_measured_before_built_in(void **s)
@@ -235,6 +248,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_compute_leaves_multiprocessors),
         cmocka_unit_test(test_balanced_leaves_half_of_long_operations),
+        cmocka_unit_test(test_four_quarters_find_room),
         cmocka_unit_test(test_measured_before_built_in),
         cmocka_unit_test(test_more_gpus_have_limits_of_their_own),
         cmocka_unit_test(test_chains_only_where_the_order_is_free_and_nothing_is_lost),

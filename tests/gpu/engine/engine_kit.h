@@ -54,4 +54,8 @@ void write_timeline(void);
 void stop_at_once(void);
 void remove_behind_streams(void);
 
+/* engine_sets.c */
+void name_sets(kolo_engine_config_t *config, int nranks);
+void run_sets(void);
+
 #endif

@@ -515,16 +515,20 @@ static void try_all(void)
     if (native && !wanted_backend) stop_at_once();
 }
 
-/* "removes": sets that are removed, and nothing else. "host": what is on GPUs passes through host memory, as its
+/* "sets=N": N ranks with sets from the start on, and nothing else. "removes": sets that are removed, and nothing else. "host": what is on GPUs passes through host memory, as its
  * environment wants it. "hosts=N": of so many hosts. "ran=NAME": by this backend, among others. */
 int main(int argc, char **argv)
 {
     int devices = 0;
-    bool removes = false;
+    bool removes = false, sets = false;
     kolo_engine_config_t config = KOLO_ENGINE_CONFIG_INITIALIZER;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "host") == 0) native = false;
         if (strcmp(argv[i], "removes") == 0) removes = true;
+        if (strncmp(argv[i], "sets=", 5) == 0) {
+            sets = true;
+            name_sets(&config, atoi(argv[i] + 5));
+        }
         if (strncmp(argv[i], "hosts=", 6) == 0) split_hosts(argv[i] + 6);
         if (strncmp(argv[i], "ran=", 4) == 0) wanted_backend = argv[i] + 4;
     }
@@ -533,7 +537,9 @@ int main(int argc, char **argv)
     KIT_OK(kolo_engine_get_place(engine, &me));
     kit_me = me.rank;
     if (!kit_rank_open(&gpu, me.local_rank % devices, ROOM)) return 1;
-    if (removes)
+    if (sets)
+        run_sets();
+    else if (removes)
         remove_behind_streams();
     else
         try_all();
