@@ -6,8 +6,8 @@
  * Source: single-copy collectives over KNEM, CMA and XPMEM (T. Ma et al., "Kernel assisted collective intra-node
  * MPI communication", ICPP 2011; XHC). The two-rank broadcast split in two halves is our own.
  *
- * Reductions of two ranks read the other's input where it is. With more ranks all_reduce passes its inputs through
- * slots and only puts the results: each part is then reduced in one pass over all of them.
+ * Reductions of two ranks read the other's input where it is. With more ranks all_reduce and reduce pass
+ * their inputs through slots and only put the results: each part is then reduced in one pass over all of them.
  */
 #include "algo/emit.h"
 
@@ -67,6 +67,24 @@ static void wait_released(kolo_builder_t *b, const kolo_emit_env_t *env, uint32_
 static void copy_own(kolo_builder_t *b, uint32_t dst, uint32_t src)
 {
     kolo_builder_copy(b, kolo_seg(KOLO_BUF_DST, (int32_t)dst, 1), kolo_seg(KOLO_BUF_SRC, (int32_t)src, 1));
+}
+
+/* Sends part p of SRC to rank p, for all p but me. */
+static void send_parts(kolo_builder_t *b, const kolo_emit_env_t *env)
+{
+    kolo_builder_lane(b);
+    for (uint32_t k = 1; k < env->nranks; k++) {
+        uint32_t p = after(env, k);
+        kolo_builder_send(b, kolo_builder_tx(b, p, 0), kolo_seg(KOLO_BUF_SRC, (int32_t)p, 1));
+    }
+}
+
+/* Reduces my part of all inputs in one pass. */
+static void reduce_part(kolo_builder_t *b, const kolo_emit_env_t *env, kolo_segment_t dst)
+{
+    uint16_t first = kolo_emit_list_pairs(b, env, 0);
+    kolo_emit_reduce_many(b, (kolo_rx_list_t){first, env->nranks - 1, env->rank}, KOLO_NO_CONN, dst,
+                          kolo_seg(KOLO_BUF_SRC, (int32_t)env->rank, 1), KOLO_FLAG_FINAL);
 }
 
 /* Broadcasts between two ranks: the receiver pulls the first half while the root pushes the second. */
@@ -187,6 +205,29 @@ static kolo_status_t all_reduce_of_two(const kolo_emit_env_t *env, kolo_builder_
     return kolo_builder_finish(b, plan);
 }
 
+/* Passes inputs through slots (lane 0); each rank reduces a part in one pass over all and puts it into the root's DST
+ * (lane 1), which copies no results. In place is safe: a rank writes part p there after it has read part p of SRC. */
+static kolo_status_t reduce_of_many(const kolo_emit_env_t *env, kolo_builder_t *b, kolo_plan_t **plan)
+{
+    uint32_t n = env->nranks, me = env->rank;
+    bool root = me == env->root;
+    kolo_segment_t mine = kolo_seg(KOLO_BUF_DST, (int32_t)me, 1);
+    kolo_builder_grid(b, n, 1, n, n);
+    send_parts(b, env);
+    kolo_builder_lane(b);
+    if (root) expose_parts(b, env, KOLO_BUF_DST, 1);
+    if (!root) {
+        kolo_builder_scratch(b, 1);
+        mine = kolo_seg_scratch(0, 1, (int32_t)me);
+    }
+    reduce_part(b, env, mine);
+    if (root)
+        wait_released(b, env, 1);
+    else
+        put(b, kolo_builder_rx(b, env->root, 1), mine);
+    return kolo_builder_finish(b, plan);
+}
+
 /* Reduces, at the root of two ranks, out of the other's memory. (Halves that both reduce are slower below some
  * hundred KB: two more copies between the cores than the work that is shared.) */
 kolo_status_t kolo_single_copy_reduce(const kolo_emit_env_t *env, kolo_plan_t **plan)
@@ -195,6 +236,7 @@ kolo_status_t kolo_single_copy_reduce(const kolo_emit_env_t *env, kolo_plan_t **
     uint32_t peer = 1 - env->rank;
     kolo_builder_t *b;
     KOLO_TRY(kolo_emit_open(KOLO_COLL_REDUCE, KOLO_ALGO_SINGLE_COPY, env, &b));
+    if (env->nranks > 2) return reduce_of_many(env, b, plan);
     kolo_builder_lane(b);
     if (env->rank == env->root) {
         get_reduce(b, env, kolo_builder_rx(b, peer, 0), kolo_seg(KOLO_BUF_DST, 0, 1), src);
@@ -230,16 +272,10 @@ kolo_status_t kolo_single_copy_all_reduce(const kolo_emit_env_t *env, kolo_plan_
     KOLO_TRY(kolo_emit_open(KOLO_COLL_ALL_REDUCE, KOLO_ALGO_SINGLE_COPY, env, &b));
     if (n == 2) return all_reduce_of_two(env, b, plan);
     kolo_builder_grid(b, n, 1, n, n);
-    kolo_builder_lane(b);
-    for (uint32_t k = 1; k < n; k++) {
-        uint32_t p = after(env, k);
-        kolo_builder_send(b, kolo_builder_tx(b, p, 0), kolo_seg(KOLO_BUF_SRC, (int32_t)p, 1));
-    }
+    send_parts(b, env);
     kolo_builder_lane(b);
     expose_parts(b, env, KOLO_BUF_DST, 1);
-    uint16_t first = kolo_emit_list_pairs(b, env, 0);
-    kolo_emit_reduce_many(b, (kolo_rx_list_t){first, n - 1, me}, KOLO_NO_CONN, mine,
-                          kolo_seg(KOLO_BUF_SRC, (int32_t)me, 1), KOLO_FLAG_FINAL);
+    reduce_part(b, env, mine);
     for (uint32_t k = 1; k < n; k++) put(b, kolo_builder_rx(b, after(env, k), 1), mine);
     wait_released(b, env, 1);
     return kolo_builder_finish(b, plan);

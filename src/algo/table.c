@@ -81,7 +81,7 @@ const kolo_algo_row_t kolo_algos[] = {
     {KOLO_COLL_REDUCE, KOLO_ALGO_TREE, kolo_tree_reduce, always, .source = TREE_SOURCE, .in_place = true, .commutative = true, .fold_of_two = true},
     {KOLO_COLL_REDUCE, KOLO_ALGO_DIRECT, kolo_direct_reduce, few_operands, .source = DIRECT_SOURCE, .in_place = true, .one_fold = true},
     {KOLO_COLL_REDUCE, KOLO_ALGO_ONE_STEP, kolo_one_step_reduce, few_operands, .source = STEP_SOURCE, .in_place = true, .one_fold = true, .lines = true},
-    {KOLO_COLL_REDUCE, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_reduce, two_references, .source = COPY_SOURCE, .in_place = true, .one_fold = true},
+    {KOLO_COLL_REDUCE, KOLO_ALGO_SINGLE_COPY, kolo_single_copy_reduce, references, .source = COPY_SOURCE, .in_place = true, .one_fold = true},
 
     {KOLO_COLL_BROADCAST, KOLO_ALGO_RING, kolo_ring_broadcast, always, .source = RING_SOURCE, .in_place = true},
     {KOLO_COLL_BROADCAST, KOLO_ALGO_TREE, kolo_tree_broadcast, always, .source = TREE_SOURCE, .in_place = true},
