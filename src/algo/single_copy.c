@@ -205,8 +205,9 @@ static kolo_status_t all_reduce_of_two(const kolo_emit_env_t *env, kolo_builder_
     return kolo_builder_finish(b, plan);
 }
 
-/* Passes inputs through slots (lane 0); each rank reduces a part in one pass over all and puts it into the root's DST
- * (lane 1), which copies no results. In place is safe: a rank writes part p there after it has read part p of SRC. */
+/* Passes inputs through slots (lane 0); each rank reduces a part in one pass over all and puts it into the root's
+ * DST (lane 1), which copies no results. In place is safe: a rank writes part p there after it has read part p of
+ * SRC. */
 static kolo_status_t reduce_of_many(const kolo_emit_env_t *env, kolo_builder_t *b, kolo_plan_t **plan)
 {
     uint32_t n = env->nranks, me = env->rank;

@@ -113,6 +113,8 @@ static void direct_sends_inputs_to_pairs_and_results_to_all_at_once(void **state
         assert_int_equal(t.pair + t.node, UNIT);
         t = traffic(&s.env, KOLO_COLL_ALL_REDUCE, KOLO_ALGO_SINGLE_COPY, 0, UNIT * n);
         assert_int_equal(t.pair, n == 2 ? 0 : (n - 1) * UNIT); /* results travel by reference; of two, inputs too */
+        t = traffic(&s.env, KOLO_COLL_REDUCE, KOLO_ALGO_SINGLE_COPY, 0, UNIT * n);
+        assert_int_equal(t.pair, n == 2 ? 0 : (n - 1) * UNIT);
         s.env.fanout = false;
         t = traffic(&s.env, KOLO_COLL_ALL_REDUCE, KOLO_ALGO_DIRECT, n - 1, UNIT * n);
         assert_int_equal(t.pair, 2 * (n - 1) * UNIT);

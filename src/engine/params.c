@@ -58,7 +58,8 @@ static const kolo_param_t rows[] = {
      "while others are reduced; 0: none",
      &kolo_engine_gpu_overlap},
     {"KOLO_ENGINE_GPU_STREAMS", KOLO_PARAM_INT, "4", 1, KOLO_GPU_STREAMS, NULL, true,
-     "engine: streams of a GPU that operations of different process sets are on, of which set 0 has the first, where "
+     "engine: streams of a GPU that operations of different process sets are on, of which set 0 has the first, "
+     "where "
      "there were several sets before anything ran on GPUs; an operation then takes a quarter of a GPU at most; 1: "
      "all are on one, and take what they like",
      &kolo_engine_gpu_streams},

@@ -67,8 +67,9 @@ typedef struct {
 
 /* What a communicator asks of an executor of GPUs, and what was measured of them (the tuner's table file); 0: as
  * the executor knows it. Lengths in bytes, equal on all ranks. */
-#define KOLO_GPU_QUARTER 3 /* a profile beside those of kolo.h, for communicators whose operations run beside each
-                            * other: as balanced, but none has more than a quarter of the blocks that find room */
+#define KOLO_GPU_QUARTER                                                                                           \
+    3 /* a profile beside those of kolo.h, for communicators whose operations run beside each                      \
+       * other: as balanced, but none has more than a quarter of the blocks that find room */
 typedef struct {
     int profile; /* KOLO_GPU_LATENCY and others */
     uint64_t ll_all_reduce, ll_others, ll128_all_reduce, ll128_others, message_lines, ll128_two, give, pipe;

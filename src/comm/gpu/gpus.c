@@ -98,11 +98,10 @@ static kolo_status_t check_shared(const kolo_body_t *body, const gpu_card_t *car
 /* Blocks of the same number work together, so there must be as many on all ranks. */
 static kolo_status_t check_profiles(const kolo_body_t *body, const gpu_card_t *cards)
 {
-    static const char *const names[] = {
-        [KOLO_GPU_LATENCY] = "latency",
-        [KOLO_GPU_COMPUTE] = "compute",
-        [KOLO_GPU_BALANCED] = "balanced",
-        [KOLO_GPU_QUARTER] = "quarter"};
+    static const char *const names[] = {[KOLO_GPU_LATENCY] = "latency",
+                                        [KOLO_GPU_COMPUTE] = "compute",
+                                        [KOLO_GPU_BALANCED] = "balanced",
+                                        [KOLO_GPU_QUARTER] = "quarter"};
     for (int r = 0; r < body->nranks; r++) {
         uint32_t theirs = (uint32_t)cards[r].profile; /* from another process, maybe of another version */
         if (cards[r].profile != body->gpu.profile)

@@ -44,9 +44,9 @@ typedef struct kolo_use {
     kolo_mem_t rooms[5];                     /* native.h: memory of what never leaves the device */
     struct kolo_use *sides[KOLO_SIDES];      /* native.h: queues of its own beside this one; NULL: there are none */
     struct kolo_use *others[KOLO_GPU_STREAMS - 1]; /* native.h: for other process sets; NULL: not opened yet */
-    uint64_t busy[KOLO_FUSION_BUFFERS];      /* marks of the side that unpacks: until then it reads the buffer */
-    int next_buffer;                         /* of the sides */
-    bool stuck;                              /* it did not come to an end */
+    uint64_t busy[KOLO_FUSION_BUFFERS]; /* marks of the side that unpacks: until then it reads the buffer */
+    int next_buffer;                    /* of the sides */
+    bool stuck;                         /* it did not come to an end */
 } kolo_use_t;
 
 /* Says whose a flight is: FREE and TAKEN are the loop's. What `uses` names has work queued, and who completes the
@@ -111,7 +111,8 @@ typedef struct kolo_devices {
     int next_flight;
     bool overlap; /* the CPU has cores to pack on */
     kolo_native_t native;
-    bool met_sets, quarters; /* native.h, the loop's: whether each set has a quarter of the GPU is decided; it has */
+    bool met_sets,
+        quarters; /* native.h, the loop's: whether each set has a quarter of the GPU is decided; it has */
     int next_stream;
     struct kolo_late *late, **late_tail; /* under the lock: for the loop to put into the timeline */
 
@@ -141,8 +142,8 @@ kolo_status_t kolo_engine_devices_open(struct kolo_tensor_engine *e, int number,
 /* Finds the n-th queue beside the first one of a device; opened at the first call. The loop's. */
 kolo_status_t kolo_engine_devices_open_other(struct kolo_tensor_engine *e, kolo_use_t *first, int n,
                                              kolo_use_t **use);
-/* Returns the k-th queue of a device, k below KOLO_USE_QUEUES: itself, its sides, and those for other sets with theirs;
- * NULL: it is not there. */
+/* Returns the k-th queue of a device, k below KOLO_USE_QUEUES: itself, its sides, and those for other sets with
+ * theirs; NULL: it is not there. */
 #define KOLO_USE_QUEUES (KOLO_GPU_STREAMS * (1 + KOLO_SIDES))
 kolo_use_t *kolo_use_queue(kolo_use_t *first, int k);
 void kolo_engine_devices_fini(struct kolo_tensor_engine *e); /* after kolo_finisher_stop() */

@@ -17,8 +17,8 @@
 /* ---- the communicator of GPUs ---- */
 
 /* Tells whether operations of different sets run beside each other. Decided by the first communicator of GPUs: so
- * sets that are made later do not count, and as all ranks come to sets and operations in one order (0011), all decide
- * alike. */
+ * sets that are made later do not count, and as all ranks come to sets and operations in one order (0011), all
+ * decide alike. */
 static bool has_quarters(struct kolo_tensor_engine *e)
 {
     kolo_devices_t *d = e->devices;
@@ -150,8 +150,8 @@ void kolo_native_step(kolo_set_t *s, int what)
 }
 
 /* Finds the queue of a set's operations by Kolo; others have one for all sets. All ranks queue what they have in
- * common in one order, so of all that is not over the first can always go on, whatever waits in one stream, or in one
- * queue of the hardware, behind what; and kernels of all streams find room at once, each having a quarter. */
+ * common in one order, so of all that is not over the first can always go on, whatever waits in one stream, or in
+ * one queue of the hardware, behind what; and kernels of all streams find room at once, each having a quarter. */
 static kolo_status_t find_queue(kolo_set_t *s, bool by_kolo, kolo_use_t **use)
 {
     kolo_devices_t *d = s->engine->devices;

@@ -79,7 +79,8 @@ typedef struct {
 } kolo_cuda_limits_t;
 void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda_limits_t *limits);
 
-/* Returns how many blocks one of so many ranks may have on a GPU at the same time, since they wait for each other. */
+/* Returns how many blocks one of so many ranks may have on a GPU at the same time, since they wait for each other.
+ */
 uint32_t kolo_cuda_resident(int profile, int multiprocessors, int ranks);
 /* Lays out a region. torn: lines of 128 bytes may not come whole, since ranks share a GPU or have no NVLink. */
 void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool torn, const kolo_cuda_limits_t *limits,

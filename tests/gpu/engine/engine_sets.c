@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The engine on GPUs with several process sets from the start on: their operations are on streams of their own, so one
- * that a rank keeps from going on holds up no other set's.
+ * The engine on GPUs with several process sets from the start on: their operations are on streams of their own, so
+ * one that a rank keeps from going on holds up no other set's.
  */
 #include "engine_kit.h"
 
@@ -118,7 +118,7 @@ static void mix_sets(int nsets)
 void run_sets(void)
 {
     int free = me.size > 2 ? 2 : 1, held = me.size > 2; /* two ranks: of both, and rank 0's own */
-    mix_sets(me.size > 2 ? me.size : me.size + 1); /* communicators are made while nothing is held */
+    mix_sets(me.size > 2 ? me.size : me.size + 1);      /* communicators are made while nothing is held */
     hold_one(held, free, 1000);
     hold_one(held, free, 200000);
     if (me.size > 2) hold_one(0, free, 1000);

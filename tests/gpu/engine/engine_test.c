@@ -515,8 +515,9 @@ static void try_all(void)
     if (native && !wanted_backend) stop_at_once();
 }
 
-/* "sets=N": N ranks with sets from the start on, and nothing else. "removes": sets that are removed, and nothing else. "host": what is on GPUs passes through host memory, as its
- * environment wants it. "hosts=N": of so many hosts. "ran=NAME": by this backend, among others. */
+/* "sets=N": N ranks with sets from the start on, and nothing else. "removes": sets that are removed, and nothing
+ * else. "host": what is on GPUs passes through host memory, as its environment wants it. "hosts=N": of so many
+ * hosts. "ran=NAME": by this backend, among others. */
 int main(int argc, char **argv)
 {
     int devices = 0;
