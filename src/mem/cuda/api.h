@@ -93,6 +93,12 @@ typedef struct {
     kolo_cu_location_t location;
     int flags;
 } kolo_cu_access_t;
+enum { KOLO_CU_COPY_IN_ORDER = 1, KOLO_CU_COPY_BESIDE_KERNELS = 1 };
+typedef struct {
+    int order;
+    kolo_cu_location_t from, to; /* hints, of managed memory */
+    unsigned flags;
+} kolo_cu_copy_how_t;
 typedef struct {
     char bytes[16];
 } kolo_cu_uuid_t;
@@ -183,6 +189,11 @@ typedef struct kolo_cuda_api {
                                          unsigned flags);
     kolo_cu_result_t (*stream_write_word)(kolo_cu_stream_t stream, kolo_cu_ptr_t word, uint32_t value,
                                           unsigned flags);
+    /* NULL before CUDA 13: copies that may say how they are done. Not on the legacy default stream, nor in
+     * captures. */
+    kolo_cu_result_t (*memcpy_batch)(kolo_cu_ptr_t *to, kolo_cu_ptr_t *from, size_t *bytes, size_t n,
+                                     kolo_cu_copy_how_t *how, size_t *first_of_how, size_t nhow,
+                                     kolo_cu_stream_t stream);
     kolo_cu_result_t (*stream_host_call)(kolo_cu_stream_t stream, void (*fn)(void *arg), void *arg);
     kolo_cu_result_t (*stream_capturing)(kolo_cu_stream_t stream, int *status);
     kolo_cu_result_t (*event_create)(kolo_cu_event_t *event, unsigned flags);

@@ -105,6 +105,7 @@ static const struct {
 } newer_functions[] = {
     {"cuStreamWaitValue32_v2", offsetof(kolo_cuda_api_t, stream_wait_word)},
     {"cuStreamWriteValue32_v2", offsetof(kolo_cuda_api_t, stream_write_word)},
+    {"cuMemcpyBatchAsync_v2", offsetof(kolo_cuda_api_t, memcpy_batch)},
     {"cuMemGetHandleForAddressRange", offsetof(kolo_cuda_api_t, mem_range_handle)},
     {"cuMemRetainAllocationHandle", offsetof(kolo_cuda_api_t, mem_retain)},
     {"cuStreamGetId", offsetof(kolo_cuda_api_t, stream_id)},

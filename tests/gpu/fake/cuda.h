@@ -68,6 +68,9 @@ kolo_cu_result_t cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags);
 kolo_cu_result_t cuMemHostUnregister(void *p);
 kolo_cu_result_t cuMemsetD8Async(kolo_cu_ptr_t p, unsigned char value, size_t n, kolo_cu_stream_t stream);
 kolo_cu_result_t cuMemcpyAsync(kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t bytes, kolo_cu_stream_t stream);
+kolo_cu_result_t cuMemcpyBatchAsync_v2(kolo_cu_ptr_t *to, kolo_cu_ptr_t *from, size_t *bytes, size_t n,
+                                       const kolo_cu_copy_how_t *how, const size_t *first_of_how, size_t nhow,
+                                       kolo_cu_stream_t stream);
 
 kolo_cu_result_t cuStreamCreate(kolo_cu_stream_t *stream, unsigned flags);
 kolo_cu_result_t cuStreamCreateWithPriority(kolo_cu_stream_t *stream, unsigned flags, int priority);

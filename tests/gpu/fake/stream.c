@@ -393,6 +393,23 @@ kolo_cu_result_t cuMemcpyAsync(kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t byte
     return why;
 }
 
+kolo_cu_result_t cuMemcpyBatchAsync_v2(kolo_cu_ptr_t *to, kolo_cu_ptr_t *from, size_t *bytes, size_t n,
+                                       const kolo_cu_copy_how_t *how, const size_t *first_of_how, size_t nhow,
+                                       kolo_cu_stream_t stream)
+{
+    FAKE_CONTEXT(ctx);
+    kolo_cu_result_t why = KOLO_CU_SUCCESS;
+    pthread_mutex_lock(&fake_lock);
+    const struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuMemcpyBatchAsync", &why);
+    bool captured = s && s->capture.graph;
+    pthread_mutex_unlock(&fake_lock);
+    if (why) return why;
+    if (captured || (uintptr_t)stream <= 1 || nhow != 1 || *first_of_how || how->order != KOLO_CU_COPY_IN_ORDER)
+        return fake_wrong(FAKE_INVALID_VALUE, "cuMemcpyBatchAsync: a capture, the default stream or other orders");
+    for (size_t i = 0; i < n && !why; i++) why = cuMemcpyAsync(to[i], from[i], bytes[i], stream);
+    return why;
+}
+
 /* ---- exported: streams ---- */
 
 kolo_cu_result_t cuStreamCreate(kolo_cu_stream_t *stream, unsigned flags)

@@ -34,6 +34,7 @@ typedef struct {
     kolo_cu_stream_t side; /* of takes */
     size_t nputs, ntakes;
     part_t puts[KOLO_CUDA_RANKS], takes[KOLO_CUDA_RANKS];
+    uint64_t own_from, own_to, own_bytes; /* of this rank to itself; 0 bytes: nothing */
 } step_t;
 
 uint64_t kolo_cuda_copies_piece(int nranks)
@@ -88,11 +89,20 @@ static kolo_cu_result_t take_away(const step_t *x, _Atomic uint32_t *word, uint3
     return r ? r : x->s->api->stream_write_word(stream, at, leave, 0);
 }
 
-static kolo_cu_result_t copy(const step_t *x, kolo_cu_ptr_t to, kolo_cu_ptr_t from, const part_t *p, uint32_t k,
-                             kolo_cu_stream_t stream)
+/* Copies inside this GPU: unless it is asked for otherwise, a driver takes multiprocessors for that. */
+static kolo_cu_result_t copy_here(const step_t *x, kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t bytes)
 {
-    uint64_t left = p->bytes - k * x->s->copies->piece;
-    return x->s->api->memcpy_async(to, from, KOLO_MIN(left, x->s->copies->piece), stream);
+    const kolo_cuda_api_t *api = x->s->api;
+    kolo_cu_copy_how_t how = {.order = KOLO_CU_COPY_IN_ORDER, .flags = KOLO_CU_COPY_BESIDE_KERNELS};
+    size_t first = 0;
+    if (x->side == x->call->stream || !api->memcpy_batch) return api->memcpy_async(to, from, bytes, x->side);
+    return api->memcpy_batch(&to, &from, &bytes, 1, &how, &first, 1, x->side);
+}
+
+static size_t length_of(const step_t *x, const part_t *p, uint32_t k)
+{
+    uint64_t piece = x->s->copies->piece, left = p->bytes - k * piece;
+    return KOLO_MIN(left, piece);
 }
 
 static kolo_cu_result_t put(const step_t *x, const part_t *p, uint32_t k)
@@ -103,7 +113,9 @@ static kolo_cu_result_t put(const step_t *x, const part_t *p, uint32_t k)
     kolo_cu_stream_t stream = x->call->stream;
     kolo_cu_result_t r = take_away(x, &kolo_cuda_line(s, me, p->peer)->credit[k % KOLO_CUDA_SLOTS], KOLO_CUDA_FREE,
                                    kolo_cuda_begun(x->id, k), stream);
-    if (!r) r = copy(x, stage(s, p->peer, me, k), p->at + k * x->s->copies->piece, p, k, stream);
+    if (!r)
+        r = s->api->memcpy_async(stage(s, p->peer, me, k), p->at + k * s->copies->piece, length_of(x, p, k),
+                                 stream);
     if (!r && !k) r = s->api->stream_write_word(stream, seen(s, &theirs->also), also_bit(x), 0);
     return r ? r
              : s->api->stream_write_word(stream, seen(s, &theirs->ready[k % KOLO_CUDA_SLOTS]), ready_bit(x, k), 0);
@@ -118,7 +130,7 @@ static kolo_cu_result_t take(const step_t *x, const part_t *p, uint32_t k)
     kolo_cu_result_t r =
         take_away(x, &mine->ready[k % KOLO_CUDA_SLOTS], ready_bit(x, k), kolo_cuda_begun(x->id, k), stream);
     if (!r && !k) r = s->api->stream_wait_word(stream, seen(s, &mine->also), also_bit(x), KOLO_CU_WAIT_ANY_BIT);
-    if (!r) r = copy(x, p->at + k * x->s->copies->piece, stage(s, me, p->peer, k), p, k, stream);
+    if (!r) r = copy_here(x, p->at + k * s->copies->piece, stage(s, me, p->peer, k), length_of(x, p, k));
     if (r) return r;
     return s->api->stream_write_word(stream, seen(s, &kolo_cuda_line(s, p->peer, me)->credit[k % KOLO_CUDA_SLOTS]),
                                      KOLO_CUDA_FREE, 0);
@@ -180,13 +192,14 @@ static kolo_cu_result_t put_step(step_t *x)
     for (size_t i = 0; i < x->ntakes; i++) most = KOLO_MAX(most, pieces_of(x, &x->takes[i]));
     if (!most) return KOLO_CU_SUCCESS;
     note(x, most);
-    bool forks =
-        x->ntakes && !x->s->order.capturing; /* the other stream is no part of a capture: others may be open */
+    bool forks = (x->ntakes || x->own_bytes) &&
+                 !x->s->order.capturing; /* the other stream is no part of a capture: others may be open */
     x->side = forks ? c->side : stream;
     kolo_cu_result_t r =
         api->stream_write_word(stream, seen(x->s, &kolo_cuda_line(x->s, me, me)->ready[0]), x->id, 0);
     if (!r && forks) r = api->event_record(c->fork, stream);
     if (!r && forks) r = api->stream_wait(c->side, c->fork, 0);
+    if (!r && x->own_bytes) r = copy_here(x, x->own_to, x->own_from, x->own_bytes);
     if (!r) r = put_pieces(x, most);
     for (size_t i = 0; i < x->nputs && !x->ntakes && !r; i++) r = await_taken(x, x->puts[i].peer);
     if (!r && forks) r = api->event_record(c->join, c->side);
@@ -211,9 +224,10 @@ static kolo_cu_result_t put_all(step_t *x, uint64_t bytes, uint64_t src_stride, 
         add(x->puts, &x->nputs, to, src + to * src_stride, bytes);
         add(x->takes, &x->ntakes, from, dst + from * dst_stride, bytes);
     }
-    kolo_cu_result_t r = put_step(x);
-    if (r || src + me * src_stride == dst + me * dst_stride) return r;
-    return x->s->api->memcpy_async(dst + me * dst_stride, src + me * src_stride, bytes, x->call->stream);
+    x->own_from = src + me * src_stride;
+    x->own_to = dst + me * dst_stride;
+    x->own_bytes = x->own_from == x->own_to ? 0 : bytes;
+    return put_step(x);
 }
 
 /* Gives a part to each rank but the root, which those give to each other. */
@@ -237,10 +251,11 @@ static kolo_cu_result_t put_from_root(step_t *x, uint64_t bytes)
         if (behind != root) add(second.takes, &second.ntakes, behind, dst + from[behind], length[behind]);
     }
     if (me != root) add(x->takes, &x->ntakes, root, dst + from[me], length[me]);
+    x->own_from = src;
+    x->own_to = dst;
+    x->own_bytes = me != root || src == dst || !dst ? 0 : bytes;
     kolo_cu_result_t r = put_step(x);
-    if (!r) r = put_step(&second);
-    if (r || me != root || src == dst || !dst) return r;
-    return x->s->api->memcpy_async(dst, src, bytes, x->call->stream);
+    return r ? r : put_step(&second);
 }
 
 bool kolo_cuda_copies_serve(const kolo_cuda_state_t *s, const kolo_exec_call_t *c)
