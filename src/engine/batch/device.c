@@ -14,73 +14,6 @@ int64_t kolo_engine_overlap, kolo_engine_gpu_overlap, kolo_engine_gpu_streams;
 
 /* ---- of an engine ---- */
 
-/* Takes word of a queue. The use stays as long as that: a stuck one may tell long after the engine has ended. */
-static void on_tell(void *arg)
-{
-    kolo_use_t *use = arg;
-    pthread_mutex_lock(&use->tells);
-    if (use->engine) {
-        kolo_finisher_wake(use->engine);
-        kolo_engine_kick(use->engine); /* the loop may wait for a batch to be packed */
-    }
-    pthread_mutex_unlock(&use->tells);
-}
-
-static void forget_engine(kolo_use_t *use)
-{
-    pthread_mutex_lock(&use->tells);
-    use->engine = NULL;
-    pthread_mutex_unlock(&use->tells);
-}
-
-static void free_use(kolo_use_t *use)
-{
-    pthread_mutex_destroy(&use->lock);
-    pthread_mutex_destroy(&use->tells);
-    free(use);
-}
-
-static kolo_status_t open_use(struct kolo_tensor_engine *e, int number, kolo_use_t **out)
-{
-    const kolo_mem_ops_t *row = NULL;
-    if (number != KOLO_USE_CPU && kolo_mem_row(number, &row) != KOLO_OK)
-        return kolo_fail_prefix(KOLO_ERR_INVALID_ARGUMENT, "there is no device %d: ", number);
-    kolo_use_t *use = calloc(1, sizeof *use);
-    if (!use) return kolo_fail(KOLO_ERR_NO_MEMORY, "engine: out of memory for a device");
-    use->engine = e;
-    use->number = number;
-    use->row = row;
-    use->ops = row ? row->queues : &kolo_cpu_ops;
-    pthread_mutex_init(&use->lock, NULL);
-    pthread_mutex_init(&use->tells, NULL);
-    kolo_status_t status = use->ops->open(number, on_tell, use, &use->queue);
-    if (status == KOLO_OK)
-        *out = use;
-    else
-        free_use(use);
-    return status;
-}
-
-static void close_use(kolo_use_t *use)
-{
-    for (int i = 0; i < KOLO_SIDES; i++)
-        if (use->sides[i]) close_use(use->sides[i]);
-    for (int i = 0; i < KOLO_GPU_STREAMS - 1; i++)
-        if (use->others[i]) close_use(use->others[i]);
-    use->ops->close(use->queue);
-    free_use(use);
-}
-
-/* Opens a device with what is packed and unpacked beside its collectives, if it has streams. */
-static kolo_status_t open_with_sides(struct kolo_tensor_engine *e, int number, kolo_use_t **use)
-{
-    kolo_status_t status = open_use(e, number, use);
-    if (status != KOLO_OK || !(*use)->ops->stream || kolo_engine_gpu_overlap == 0) return status;
-    for (int i = 0; i < KOLO_SIDES && status == KOLO_OK; i++) status = open_use(e, number, &(*use)->sides[i]);
-    if (status != KOLO_OK) close_use(*use);
-    return status;
-}
-
 kolo_status_t kolo_engine_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use)
 {
     kolo_devices_t *d = e->devices;
@@ -88,25 +21,10 @@ kolo_status_t kolo_engine_devices_open(struct kolo_tensor_engine *e, int number,
     if (*use) return KOLO_OK;
     pthread_mutex_lock(&d->lock);
     *use = atomic_load(&d->uses[number]);
-    kolo_status_t status = *use ? KOLO_OK : open_with_sides(e, number, use);
+    kolo_status_t status = *use ? KOLO_OK : kolo_use_open(e, number, use);
     if (status == KOLO_OK) atomic_store(&d->uses[number], *use);
     pthread_mutex_unlock(&d->lock);
     return status;
-}
-
-kolo_status_t kolo_engine_devices_open_other(struct kolo_tensor_engine *e, kolo_use_t *first, int n,
-                                             kolo_use_t **use)
-{
-    if (!first->others[n]) KOLO_TRY(open_with_sides(e, first->number, &first->others[n]));
-    *use = first->others[n];
-    return KOLO_OK;
-}
-
-kolo_use_t *kolo_use_queue(kolo_use_t *first, int k)
-{
-    int stream = k / (1 + KOLO_SIDES), side = k % (1 + KOLO_SIDES);
-    kolo_use_t *use = stream ? first->others[stream - 1] : first;
-    return use && side ? use->sides[side - 1] : use;
 }
 
 kolo_status_t kolo_engine_devices_init(struct kolo_tensor_engine *e, kolo_comm_t comm)
@@ -147,10 +65,10 @@ void kolo_engine_devices_fini(struct kolo_tensor_engine *e)
         stuck |= use->stuck;
         if (use->stuck) {
             for (int k = 0; k < KOLO_USE_QUEUES; k++)
-                if (kolo_use_queue(use, k)) forget_engine(kolo_use_queue(use, k));
+                if (kolo_use_queue(use, k)) kolo_use_forget(kolo_use_queue(use, k));
             continue;
         }
-        close_use(use);
+        kolo_use_close(use);
         atomic_store(&d->uses[i], NULL);
     }
     e->devices = NULL;

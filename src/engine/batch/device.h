@@ -139,14 +139,18 @@ kolo_status_t kolo_engine_devices_place(struct kolo_tensor_engine *e, const kolo
                                         kolo_entry_t *entry, const char *what);
 /* Returns the engine's use of a device, opened at the first call. */
 kolo_status_t kolo_engine_devices_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use);
+void kolo_engine_devices_fini(struct kolo_tensor_engine *e); /* after kolo_finisher_stop() */
+/* Opens a device's queue, with its sides if it has streams (device_open.c); closes it with all that is beside it.
+ */
+kolo_status_t kolo_use_open(struct kolo_tensor_engine *e, int number, kolo_use_t **use);
+void kolo_use_close(kolo_use_t *use);
+void kolo_use_forget(kolo_use_t *use); /* the engine: it ends, the use is stuck */
 /* Finds the n-th queue beside the first one of a device; opened at the first call. The loop's. */
-kolo_status_t kolo_engine_devices_open_other(struct kolo_tensor_engine *e, kolo_use_t *first, int n,
-                                             kolo_use_t **use);
+kolo_status_t kolo_use_open_other(struct kolo_tensor_engine *e, kolo_use_t *first, int n, kolo_use_t **use);
 /* Returns the k-th queue of a device, k below KOLO_USE_QUEUES: itself, its sides, and those for other sets with
  * theirs; NULL: it is not there. */
 #define KOLO_USE_QUEUES (KOLO_GPU_STREAMS * (1 + KOLO_SIDES))
 kolo_use_t *kolo_use_queue(kolo_use_t *first, int k);
-void kolo_engine_devices_fini(struct kolo_tensor_engine *e); /* after kolo_finisher_stop() */
 /* Returns the name of what a use runs on. Functions of one use are called by one thread at a time. */
 const char *kolo_use_name(const kolo_use_t *use);
 kolo_status_t kolo_use_pin(kolo_use_t *use, void *host, size_t bytes);

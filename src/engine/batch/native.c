@@ -158,7 +158,7 @@ static kolo_status_t find_queue(kolo_set_t *s, bool by_kolo, kolo_use_t **use)
     *use = atomic_load(&d->uses[atomic_load(&s->engine->device)]);
     if (!by_kolo || s->id == 0 || !d->quarters) return KOLO_OK;
     if (!s->stream) s->stream = 1 + d->next_stream++ % (int)(kolo_engine_gpu_streams - 1);
-    return kolo_engine_devices_open_other(s->engine, *use, s->stream - 1, use);
+    return kolo_use_open_other(s->engine, *use, s->stream - 1, use);
 }
 
 /* Chooses where a batch of so many bytes is packed and unpacked; 0: it is not. */
