@@ -324,7 +324,7 @@ template <typename T> KOLO_DEV void kolo_direct_gather(const kolo_cuda_args_t &c
     kolo_direct_reduce<T>(c, b, from, from, len, true);
 }
 
-/* Does what is before the first multiple of 16, on one rank: a thread for each element. */
+/* Does the head, on one rank: a thread for each element. */
 template <typename T> KOLO_DEV void kolo_direct_head(const kolo_cuda_args_t &c, const kolo_buffers_t *b)
 {
     uint32_t rank = c.senders != KOLO_CUDA_ALL     ? (uint32_t)c.senders

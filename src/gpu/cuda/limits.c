@@ -127,6 +127,7 @@ const kolo_param_table_t kolo_exec_cuda_params = {.module = "exec_cuda", .rows =
 
 /* Measured on two H200 (bench/results/gpu-2.txt). Between two GPUs one step by lines wins up to ll_*. `give`: from
  * here on an all_reduce without loads from other GPUs wins, though its blocks meet once more. */
+static const kolo_cuda_blocks_t two_by_length[] = {{KOLO_COLL_REDUCE, 24u << 20, 96}};
 static const kolo_cuda_limits_t between_two = {.ll_all_reduce = 384u << 10,
                                                .ll_others = 384u << 10,
                                                .ll128_all_reduce = 3u << 20,
@@ -137,11 +138,14 @@ static const kolo_cuda_limits_t between_two = {.ll_all_reduce = 384u << 10,
                                                .give_most = 128u << 20,
                                                .pipe = 96u << 20,
                                                .pipe_reduce = NEVER, /* not faster by tiles */
-                                               .chain = NEVER,
+                                               .chain = 96u << 20,
                                                .chain_blocks = 88,
-                                               .chain_row = 3u << 20,
+                                               .chain_row = 6u << 20,
                                                .copy = NEVER,
                                                .blocks = 64,
+                                               .most_blocks = 96,
+                                               .by_length = two_by_length,
+                                               .nlengths = KOLO_COUNTOF(two_by_length),
                                                .ll_blocks = 64,
                                                .ll128_blocks = 128};
 /* More blocks keep more under way, and those of the links that all use at once get in each other's way. */

@@ -8,7 +8,7 @@
 
 #include "gpu/cuda/staged.cuh"
 
-/* head: so many bytes are before the first multiple of 16 in all buffers; src and dst are behind them. */
+/* head: so many bytes are before the first multiple of 128 (else of 16) in all buffers; src and dst are behind them. */
 typedef struct {
     uint64_t src[KOLO_CUDA_RANKS], dst[KOLO_CUDA_RANKS];
     uint32_t reachable, ended, head;
@@ -115,8 +115,9 @@ KOLO_DEV bool kolo_buffers_aligned(const kolo_cuda_args_t &c, const kolo_buffers
     return (bits & 15) == 0;
 }
 
-/* Do all buffers of an operation on vectors begin equally far behind a multiple of 16? Then all but a head of less
- * than 16 bytes goes as if they began there: b->src and b->dst are moved. The same answer for the whole block. */
+/* Do all buffers of an operation on vectors begin equally far behind a multiple of 16? Then all but a head goes as if
+ * they began there: b->src and b->dst are moved. Better, behind one of 128: what crosses a link in lines that are not
+ * whole takes a tenth longer. The same answer for the whole block. */
 KOLO_DEV bool kolo_buffers_alike(const kolo_cuda_args_t &c, kolo_buffers_t *b)
 {
     uint64_t first = c.senders == KOLO_CUDA_ALL ? b->src[0] : b->src[c.senders], bits = 0;
@@ -124,7 +125,7 @@ KOLO_DEV bool kolo_buffers_alike(const kolo_cuda_args_t &c, kolo_buffers_t *b)
         if (c.senders == KOLO_CUDA_ALL || (uint32_t)c.senders == r) bits |= b->src[r] ^ first;
         if (c.receivers == KOLO_CUDA_ALL || (uint32_t)c.receivers == r) bits |= b->dst[r] ^ first;
     }
-    uint32_t head = (uint32_t)(0 - first) & 15;
+    uint32_t head = (uint32_t)(0 - first) & (bits & 127 ? 15 : 127);
     if (bits & 15 || head >= c.bytes) return false;
     if (!head) return true;
     kolo_sync();

@@ -49,9 +49,7 @@ static void add(kolo_cuda_state_t *s, list_t *list, const kolo_exec_call_t *call
     int peer = call->root, way = call->kind == KOLO_EXEC_SEND, i = (int)list->n++;
     uint64_t bytes = call->count * call->elem;
     uint32_t blocks = blocks_of(&s->layout, bytes);
-    /* The sender may store to it directly; where it does not begin at a multiple of 16, that takes five times as
-     * long as by stages. */
-    bool into = !way && bytes > s->layout.message_lines_most && ((uintptr_t)call->dst & 15) == 0;
+    bool into = !way && bytes > s->layout.message_lines_most; /* the sender may store to it directly */
     if (into) kolo_cuda_offer(s, call->dst, bytes, call->stream);
     a->blocks = blocks > a->blocks ? blocks : a->blocks;
     list->at[i] = (kolo_cuda_message_t){.address = (uint64_t)(uintptr_t)(way ? call->src : call->dst),

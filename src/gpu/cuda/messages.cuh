@@ -244,7 +244,12 @@ KOLO_DEV bool kolo_message_send_long(const kolo_cuda_p2p_args_t &c, const kolo_c
     kolo_sync();
     if (kolo_tid() == 0) *counter = number;
     if (!there) return kolo_message_send(c, m, block, cut);
-    kolo_direct_copy<uint8_t>((char *)there, (const char *)m.address, m.bytes, block, cut.blocks);
+    if (kolo_aligned(there, m.address))
+        kolo_direct_copy<uint8_t>((char *)there, (const char *)m.address, m.bytes, block, cut.blocks);
+    else
+        kolo_copy_across<uint8_t>((char *)there, (const char *)m.address, m.bytes,
+                                  (uint64_t)block * kolo_nthreads() + kolo_tid(),
+                                  (uint64_t)cut.blocks * kolo_nthreads());
     kolo_sync();
     if (kolo_tid() == 0) kolo_flag_store(&kolo_message_meeting(&c.layout, theirs, c.rank, block)->end, number);
     return true;

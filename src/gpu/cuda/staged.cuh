@@ -12,6 +12,7 @@
 #define KOLO_GPU_CUDA_STAGED_CUH
 
 #include "gpu/cuda/numeric.cuh"
+#include "gpu/cuda/realign.cuh"
 
 typedef struct {
     char *own;
@@ -57,6 +58,10 @@ KOLO_DEV void kolo_tile_in(kolo_vec_t *stage, const char *src, uint64_t len, con
     bool aligned = ((uint64_t)src & 15) == 0, own = c && c->scale == KOLO_CUDA_SCALE_OWN;
     uint32_t nv = (uint32_t)((len + 15) / 16), step = kolo_nthreads();
     uint32_t v = kolo_tid(), whole = aligned && !own ? (uint32_t)(len / 16) : 0;
+    if (!aligned && !own) {
+        kolo_copy_across<T>((char *)stage, src, len, v, step);
+        return;
+    }
     for (; v + (KOLO_UNROLL - 1) * step < whole; v += KOLO_UNROLL * step) {
         kolo_vec_t x[KOLO_UNROLL];
 #pragma unroll
@@ -74,6 +79,10 @@ template <typename T> KOLO_DEV void kolo_tile_out(char *dst, const kolo_vec_t *s
     bool aligned = ((uint64_t)dst & 15) == 0;
     uint32_t nv = (uint32_t)((len + 15) / 16), step = kolo_nthreads();
     uint32_t v = kolo_tid(), whole = aligned ? (uint32_t)(len / 16) : 0;
+    if (!aligned) {
+        kolo_copy_across<T>(dst, (const char *)stage, len, v, step);
+        return;
+    }
     for (; v + (KOLO_UNROLL - 1) * step < whole; v += KOLO_UNROLL * step) {
         kolo_vec_t x[KOLO_UNROLL];
 #pragma unroll
@@ -86,12 +95,7 @@ template <typename T> KOLO_DEV void kolo_tile_out(char *dst, const kolo_vec_t *s
 }
 template <typename T> KOLO_DEV void kolo_tile_copy(char *dst, const char *src, uint64_t len)
 {
-    bool aligned = kolo_aligned((uint64_t)dst, (uint64_t)src);
-    uint32_t nv = (uint32_t)((len + 15) / 16);
-    if (dst == src) return;
-    for (uint32_t v = kolo_tid(); v < nv; v += kolo_nthreads())
-        kolo_user_store<T>(dst + 16ull * v, kolo_user_load<T>(src + 16ull * v, len - 16ull * v, aligned),
-                           len - 16ull * v, aligned);
+    if (dst != src) kolo_copy_across<T>(dst, src, len, kolo_tid(), kolo_nthreads());
 }
 
 /* The reduction of tile `tile` over all ranks, in their order: this rank's from src, the others' from the stages of

@@ -126,7 +126,7 @@ void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_c
     }
     a->c.reachable = all ? KOLO_CUDA_REACHABLE : 0;
     if (all && call->coll == KOLO_COLL_ALL_REDUCE && a->c.bytes >= s->limits.give &&
-        a->c.bytes <= s->limits.give_most && a->c.bytes >= whole + 16 /* a head, direct.cuh */ &&
+        a->c.bytes <= s->limits.give_most && a->c.bytes >= whole + 128 /* a head, meet.cuh */ &&
         apart(a->c.src, a->c.dst, a->c.bytes))
         a->c.reachable |= KOLO_CUDA_APART;
 }
