@@ -57,11 +57,12 @@ static const kolo_param_t rows[] = {
      "own, "
      "while others are reduced; 0: none",
      &kolo_engine_gpu_overlap},
-    {"KOLO_ENGINE_GPU_STREAMS", KOLO_PARAM_INT, "4", 1, KOLO_GPU_STREAMS, NULL, true,
-     "engine: streams of a GPU that operations of different process sets are on, of which set 0 has the first, "
-     "where "
-     "there were several sets before anything ran on GPUs; an operation then takes a quarter of a GPU at most; 1: "
-     "all are on one, and take what they like",
+    {"KOLO_ENGINE_GPU_STREAMS", KOLO_PARAM_INT, "1", 1, KOLO_GPU_STREAMS, NULL, true,
+     "engine: streams of a GPU that operations of different process sets are on, set 0 on the first, where there "
+     "were "
+     "several sets before anything ran on GPUs: what holds up one set leaves the others alone, but an operation "
+     "takes a "
+     "quarter of a GPU at most; 1: all are on one, and take what they like",
      &kolo_engine_gpu_streams},
     {"KOLO_ENGINE_STALL_WARN_MS", KOLO_PARAM_INT, "60000", 0, STALL_MAX_MS, NULL, false,
      "engine: a tensor that some ranks lack for this many milliseconds is reported in the log, with these ranks; "

@@ -140,7 +140,7 @@ static const kolo_cuda_limits_t between_two = {.ll_all_reduce = 384u << 10,
                                                .pipe_reduce = NEVER, /* not faster by tiles */
                                                .chain = 96u << 20,
                                                .chain_blocks = 88,
-                                               .chain_row = 6u << 20,
+                                               .chain_row = 8u << 20,
                                                .copy = NEVER,
                                                .blocks = 64,
                                                .most_blocks = 96,
@@ -219,7 +219,8 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
     *limits = tuned->profile == KOLO_GPU_COMPUTE ? compute : nranks > 2 ? among_more : between_two;
     if (tuned->profile == KOLO_GPU_BALANCED || tuned->profile == KOLO_GPU_QUARTER) {
         blocks_of_a_role(limits, BALANCED_BLOCKS);
-        limits->chain = NEVER; /* not measured with so few */
+        limits->chain = NEVER;                 /* not measured with so few */
+        if (nranks == 2) limits->pipe = NEVER; /* 256 MB in place took a third longer */
     }
     if (tuned->profile != KOLO_GPU_COMPUTE) { /* what is measured is how fast it goes */
         take(&limits->ll_all_reduce, tuned->ll_all_reduce);
