@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define RANKS    4
@@ -529,6 +530,28 @@ static void programs_by_chance_receive_what_was_sent(void **state)
     ranks_do(3, sealed, by_chance, -1);
 }
 
+/* Each waits for the other's message, which comes later. */
+static void wait_idly(proc_t *p)
+{
+    uint8_t got = 0;
+    kolo_request_t request = ask8(p, &got, 1, !p->r.rank, 5, 0);
+    proc_meet(p, 0);
+    clock_t used = clock();
+    nap_ms(500);
+    used = clock() - used;
+    if (!EXPECT(used < CLOCKS_PER_SEC / 10)) printf("%.3f s of 0.5 s\n", (double)used / CLOCKS_PER_SEC);
+    EXPECT_OK(send8(p, &got, 1, !p->r.rank, 5));
+    EXPECT_OK(kolo_request_wait(request, -1));
+    EXPECT_OK(kolo_request_free(request));
+    end(p);
+}
+
+static void who_waits_for_a_message_takes_no_core(void **state)
+{
+    (void)state;
+    ranks_do(2, plain, wait_idly, -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -541,6 +564,7 @@ int main(void)
         cmocka_unit_test(what_a_leaver_has_sent_is_received_and_then_it_is_named),
         cmocka_unit_test(a_receive_from_any_rank_ends_when_all_others_have_left),
         cmocka_unit_test(several_threads_send_and_receive_beside_collectives),
+        cmocka_unit_test(who_waits_for_a_message_takes_no_core),
         cmocka_unit_test(wrong_arguments_are_told),
         cmocka_unit_test(programs_by_chance_receive_what_was_sent),
     };

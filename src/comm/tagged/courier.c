@@ -22,6 +22,7 @@ static struct {
     pthread_mutex_t lock; /* of all here, the bell too: who has left may still close connections */
     kolo_tagged_t *first;
     bool running, stop;
+    bool looking; /* the thread looks at all, and reckons anew then how long it may sleep */
     pthread_t thread;
     kolo_waker_t bell; /* never asleep to its ringers: every ring is heard */
     uint64_t closed;   /* connections so far */
@@ -69,7 +70,7 @@ void kolo_courier_expect(uint64_t at_ns)
     at_ns = at_ns ? KOLO_MIN(at_ns, look) : look;
     if (courier.due_ns && courier.due_ns <= at_ns) return;
     courier.due_ns = at_ns;
-    kolo_waker_wake(&courier.bell);
+    if (!courier.looking) kolo_waker_wake(&courier.bell);
 }
 
 /* ---- requests that end ---- */
@@ -143,7 +144,9 @@ static void look_at_all(void)
 {
     uint64_t now = kolo_now_ns();
     courier.due_ns = 0;
+    courier.looking = true;
     for (kolo_tagged_t *m = courier.first; m; m = m->next) kolo_tagged_look(m, now);
+    courier.looking = false;
 }
 
 /* Waits without the lock, which the caller holds. */
