@@ -147,8 +147,8 @@ typedef struct {
     kolo_queue_of_key_t **buckets;
     size_t nbuckets, nqueues, nitems;
 } kolo_key_table_t;
-/* Takes out the first receive of the key; NULL: none. */
-kolo_item_t *kolo_table_take_receive(kolo_key_table_t *table, const char *text);
+/* Returns the first receive of the key, which stays in the table; NULL: none. The others are behind it. */
+kolo_item_t *kolo_table_first_receive(kolo_key_table_t *table, const char *text);
 /* Returns the first send of the key, which stays in the table; NULL: none. */
 kolo_item_t *kolo_table_first_send(kolo_key_table_t *table, const char *text);
 /* Puts an item at the end of its queue. KOLO_ERR_NO_MEMORY. */

@@ -39,11 +39,12 @@ static uint64_t cost_of(const kolo_item_t *send)
     return sizeof *send + (send->args.memory == KOLO_MEMORY_HOST ? send->value.bytes : 0);
 }
 
-/* Counts a send that is to wait. A value may be larger than all that may wait, if nothing does. */
-static kolo_status_t begin_waiting(kolo_rendezvous_manager_t manager, const kolo_item_t *send)
+/* Counts a send that is to wait. A value may be larger than all that may wait, if nothing does. `must`: it is too
+ * late to refuse it. */
+static kolo_status_t begin_waiting(kolo_rendezvous_manager_t manager, const kolo_item_t *send, bool must)
 {
     uint64_t cost = cost_of(send), before = atomic_fetch_add_explicit(&manager->waits, cost, memory_order_relaxed);
-    if (KOLO_LIKELY(before == 0 || before + cost <= manager->waits_most)) return KOLO_OK;
+    if (KOLO_LIKELY(before == 0 || before + cost <= manager->waits_most || must)) return KOLO_OK;
     atomic_fetch_sub_explicit(&manager->waits, cost, memory_order_relaxed);
     return kolo_fail(KOLO_ERR_NO_MEMORY,
                      "no receive waits for its %" PRIu64 " bytes, and %" PRIu64
@@ -120,27 +121,39 @@ static kolo_status_t check_incarnation(const kolo_rendezvous_manager_t manager, 
 
 /* ---- send ---- */
 
-/* Leaves a value in the table, with the lock held. */
+/* Leaves a value that is counted in the table, with the lock held. */
 static kolo_status_t leave_value(kolo_rendezvous_t rendezvous, const char *text, kolo_item_t *send)
 {
-    KOLO_TRY(begin_waiting(rendezvous->manager, send));
     kolo_status_t status = kolo_table_add(&rendezvous->table, text, send);
     if (status != KOLO_OK) end_waiting(rendezvous, send);
     return status;
 }
 
+static bool one_takes(const kolo_item_t *receives, const kolo_item_t *send)
+{
+    while (receives && kolo_receive_takes(receives->receive, &send->value, &send->args) != KOLO_OK)
+        receives = receives->next;
+    return receives != NULL;
+}
+
 /* Meets a receive, under the lock: either it is now the caller's to end, or the value is in the table. *small:
- * those ahead of it that cannot take so much, for the caller to end. */
+ * those ahead of it that cannot take so much, for the caller to end. A send that is refused ends none. */
 static kolo_status_t meet_receive(kolo_rendezvous_t rendezvous, const char *text, kolo_item_t *send,
                                   kolo_item_t **met, kolo_item_t **small)
 {
+    bool counted = false;
     KOLO_TRY(check_alive(rendezvous));
     for (;;) {
-        kolo_item_t *item = kolo_table_take_receive(&rendezvous->table, text);
+        kolo_item_t *item = kolo_table_first_receive(&rendezvous->table, text);
+        bool fits = item && kolo_receive_takes(item->receive, &send->value, &send->args) == KOLO_OK;
+        if (!fits && !counted && (item == NULL || (*small == NULL && !one_takes(item->next, send)))) {
+            KOLO_TRY(begin_waiting(rendezvous->manager, send, *small != NULL));
+            counted = true;
+        }
         if (item == NULL) return leave_value(rendezvous, text, send);
+        kolo_table_remove(&rendezvous->table, item);
         bool claimed = kolo_receive_claim(item->receive);
-        bool fits = claimed && kolo_receive_takes(item->receive, &send->value, &send->args) == KOLO_OK;
-        *met = fits ? item : NULL;
+        *met = fits && claimed ? item : NULL;
         if (*met) return KOLO_OK;
         if (claimed) {
             item->next = *small;

@@ -46,14 +46,11 @@ static void drop_if_empty(kolo_key_table_t *table, kolo_queue_of_key_t *queue)
     free(queue);
 }
 
-kolo_item_t *kolo_table_take_receive(kolo_key_table_t *table, const char *text)
+kolo_item_t *kolo_table_first_receive(kolo_key_table_t *table, const char *text)
 {
     if (table->nqueues == 0) return NULL;
     kolo_queue_of_key_t *queue = *find(table, kolo_key_hash(text), text);
-    if (queue == NULL || queue->first->receive == NULL) return NULL;
-    kolo_item_t *item = queue->first;
-    kolo_table_remove(table, item);
-    return item;
+    return queue && queue->first->receive ? queue->first : NULL;
 }
 
 kolo_item_t *kolo_table_first_send(kolo_key_table_t *table, const char *text)

@@ -94,17 +94,27 @@ static void a_send_beyond_the_limit_is_refused_in_words_and_stays_the_callers(vo
     assert_int_equal(released, 0);
 }
 
-static void a_receive_that_is_too_small_does_not_change_its_words(void **state)
+static void a_refused_send_leaves_a_receive_that_is_too_small(void **state)
 {
     const fixture_t *f = *state;
     char small;
     kolo_transfer_args_t args = {.into = &small, .into_bytes = 1};
     kolo_receive_t waits;
     kolo_value_t value;
+    int ended;
     fill(f->step, KEY("other"));
     assert_int_equal(kolo_rendezvous_receive_begin(f->step, KEY("grad"), &args, &waits), KOLO_OK);
     assert_int_equal(send_value(f->step, KEY("grad"), BYTES), KOLO_ERR_NO_MEMORY);
     assert_non_null(strstr(kolo_error_text(), "send of edge grad to " TASK "/device:cpu:1: no receive waits"));
+    assert_int_equal(kolo_receive_poll(waits, &ended), KOLO_OK);
+    assert_false(ended); /* what was refused ends nothing: it gets a value that fits */
+    assert_int_equal(send_value(f->step, KEY("grad"), 1), KOLO_OK);
+    assert_int_equal(kolo_receive_wait(waits, 1000, &value), KOLO_OK);
+    assert_int_equal(value.bytes, 1);
+    kolo_value_release(&value);
+    assert_int_equal(kolo_rendezvous_receive_begin(f->step, KEY("grad"), &args, &waits), KOLO_OK);
+    receive(f->step, KEY("other"));
+    assert_int_equal(send_value(f->step, KEY("grad"), 1000), KOLO_OK);
     assert_int_equal(kolo_receive_wait(waits, 1000, &value), KOLO_ERR_INVALID_ARGUMENT);
     assert_non_null(strstr(kolo_error_text(), "its destination 1"));
 }
@@ -184,7 +194,7 @@ static void unless_it_is_set_the_limit_is_half_of_the_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {TEST(a_send_beyond_the_limit_is_refused_in_words_and_stays_the_callers),
-                                       TEST(a_receive_that_is_too_small_does_not_change_its_words),
+                                       TEST(a_refused_send_leaves_a_receive_that_is_too_small),
                                        TEST(each_receive_makes_room_for_a_send),
                                        TEST(a_value_whose_receive_waits_is_never_refused),
                                        TEST(the_values_of_all_steps_count_and_those_of_ended_ones_do_not),

@@ -158,7 +158,7 @@ static _Atomic bool inside, let_out;
 static void stay(void *arg, kolo_status_t status, const char *why, const kolo_transfer_args_t *sender,
                  const kolo_transfer_args_t *receiver, kolo_value_t *value)
 {
-    uint64_t limit = kolo_deadline_ms(10000);
+    uint64_t limit = kolo_deadline_ms(30000);
     hear(arg, status, why, sender, receiver, value);
     atomic_store(&inside, true);
     while (!atomic_load(&let_out) && kolo_now_ns() < limit) sched_yield();
