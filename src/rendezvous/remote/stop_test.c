@@ -24,14 +24,12 @@ static void hold(const char *name, int ms)
     place = name;
     atomic_store(&there, false);
     snprintf(rule, sizeof rule, "%s:1:delay:%d", name, ms);
-    kolo_fail_point_hook = note;
     assert_int_equal(kolo_fail_points_arm(rule), KOLO_OK);
 }
 
 static void let_go(void)
 {
     assert_int_equal(kolo_fail_points_arm(NULL), KOLO_OK);
-    kolo_fail_point_hook = NULL;
 }
 
 typedef struct {
@@ -213,5 +211,6 @@ static int run(const char *name)
 
 int main(int argc, char **argv)
 {
+    kolo_fail_point_hook = note; /* before there are threads that read it */
     return run_protocols(argc > 1 ? argv[1] : "kolo+tcp", run);
 }
