@@ -27,8 +27,8 @@ void name_sets(kolo_engine_config_t *config, int nranks)
 /* The ids are in the order of the config. */
 static bool is_in(int set)
 {
-    const kolo_rank_list_t *l = &lists[set - 1];
-    return set == 0 || l->ranks[0] == me.rank || l->ranks[l->count - 1] == me.rank;
+    const kolo_rank_list_t *l = set ? &lists[set - 1] : NULL;
+    return !l || l->ranks[0] == me.rank || l->ranks[l->count - 1] == me.rank;
 }
 
 static void meet_in(int set)
