@@ -279,7 +279,7 @@ static int references_are_read_and_written(kolo_kit_t *kit)
             continue;
         }
         kolo_ref_t ref, other;
-        kolo_ref_copy_t copy = {0, data, BYTES, false};
+        kolo_ref_copy_t copy = {0, (char *)data, BYTES, false};
         uint8_t mark[2000];
         int turns = 1;
         KIT_CHECK(kolo_kit_wait_rx(kit, &rx, WAIT_MS) == KOLO_OK);

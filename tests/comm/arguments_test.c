@@ -373,7 +373,7 @@ static void a_refusal_can_be_read(rank_t *r)
 {
     int32_t buffer[1] = {0};
     pthread_t other;
-    void *there;
+    void *there = NULL;
     kolo_status_t status = kolo_broadcast(buffer, buffer, 1, KOLO_INT32, RANKS, r->comm, NULL);
     const char *here = kolo_get_last_error(r->comm);
     EXPECT(status == KOLO_ERR_INVALID_ARGUMENT && strstr(here, "root 3 is out of range"));

@@ -4,6 +4,7 @@
  */
 #include "kit.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -139,7 +139,7 @@ static bool group_meets(kit_team_t *t, bool messages)
 /* B is the sum of A, on one branch; C that of B, on another, with which the program makes no order. */
 static bool capture_branches(kit_rank_t *r, void **graph)
 {
-    kolo_cu_event_t fork, join;
+    kolo_cu_event_t fork = NULL, join = NULL;
     void *plan = NULL;
     bool good = kit_event_new(&fork) && kit_event_new(&join) && kit_capture(r, r->streams[0]);
     good = good && kit_event_record(fork, r->streams[0]) && kit_stream_wait(r, r->streams[1], fork);
