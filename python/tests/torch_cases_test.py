@@ -92,7 +92,7 @@ def run_case(module, cls, name, rank, ranks, backend, folder):
     import torch.testing._internal.common_utils as common
     case = cls(name)
     case.rank, case.file_name = rank, os.path.join(folder, name)
-    out = io.StringIO()
+    out, env = io.StringIO(), dict(os.environ)  # some leave TORCH_NCCL_BLOCKING_WAIT=1 behind, which lets go of tensors in use
     signal.signal(signal.SIGALRM, late)
     signal.alarm(LIMIT_S)
     try:
@@ -118,6 +118,8 @@ def run_case(module, cls, name, rank, ranks, backend, folder):
         except Exception:  # a group that had failed says so: the next case must not find it
             with contextlib.suppress(Exception):
                 dist.distributed_c10d._abort_process_group()
+        os.environ.clear()
+        os.environ.update(env)
 
 
 def work(args):
