@@ -21,7 +21,7 @@ import numpy
 place = kolocomm.job_place()
 """
 PARAGRAPHS = {
-    "pip install .": None,  # scripts/make-wheel does, in an empty environment
+    "pip install '.[numpy]'": None,  # scripts/make-wheel does, in an empty environment
     "python -m kolocomm.nccl torchrun --nproc-per-node 4 train.py": None,  # nccl_test.py runs the module both ways
     "import kolocomm, numpy": (4, (), "", "assert x[0] == 10 and whole.tolist() == [10.0] * 4000 and c.ended"),
     "try:": (4, (), ANY + """
