@@ -277,7 +277,7 @@ static void take_foreign(kolo_agree_run_t *x, kolo_inbound_t *in)
     if (x->tag >> KOLO_SERIES_SHIFT == KOLO_OOB_SERIES_LAST) return; /* its sender hears of us and comes, too */
     if (kolo_ballot_decode(in->part[0], in->bytes, x->oob->nranks, &b) != NULL) return;
     if (in->tag >> KOLO_SERIES_SHIFT == KOLO_OOB_SERIES_LAST) {
-        take_given_up(x, from, &b);
+        if (!kolo_map_has(x->out, from)) take_given_up(x, from, &b); /* of one left out it is about what follows */
         return;
     }
     bool refuses = b.type == KOLO_BALLOT_REFUSE && b.flags == KOLO_ERR_MISMATCH;
