@@ -11,6 +11,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -59,9 +60,10 @@ void kolo_log_allow_no_file(void)
 
 static kolo_status_t open_file(const char *path)
 {
-    char name[1024];
+    char name[PATH_MAX];
+    const char *p = path;
     size_t at = 0;
-    for (const char *p = path; *p && at < sizeof name - 16; p++) {
+    for (; *p && at < sizeof name - 16; p++) {
         if (p[0] == '%' && p[1] == 'p') {
             at += (size_t)snprintf(name + at, sizeof name - at, "%d", (int)getpid());
             p++;
@@ -74,6 +76,9 @@ static kolo_status_t open_file(const char *path)
         }
     }
     name[at] = '\0';
+    if (*p)
+        return kolo_fail(KOLO_ERR_SYSTEM, "cannot open log file %.100s... (KOLO_LOG_FILE): the path is too long",
+                         path);
     char why[sizeof name + 100];
     int fd = kolo_output_open(name, O_APPEND, why, sizeof why);
     if (fd < 0) return kolo_fail(KOLO_ERR_SYSTEM, "cannot open log file %s (KOLO_LOG_FILE)", why);

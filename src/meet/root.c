@@ -278,6 +278,7 @@ kolo_status_t kolo_root_start(kolo_id_t *id, bool *taken)
     if (status != KOLO_OK) {
         *taken = status == KOLO_ERR_INVALID_USAGE;
         if (root != NULL) kolo_timer_cancel(root->timer);
+        if (root != NULL) kolo_auth_wipe(&root->id, sizeof(root->id));
         free(root);
         kolo_progress_put(progress);
         errno = err;

@@ -64,22 +64,22 @@ void kolo_oob_explain_join(void *arg, char *buf, size_t bytes)
 
 void kolo_oob_take_reply(kolo_oob_t *oob, const uint8_t *frame)
 {
-    kolo_reply_t *reply = calloc(1, sizeof(*reply));
+    kolo_reply_t reply, *failure = NULL;
     KOLO_FAIL_POINT("oob.checkin.answered");
-    if (reply == NULL) return;
-    read_reply(frame, reply);
+    read_reply(frame, &reply);
+    if (reply.status != KOLO_OK && (failure = malloc(sizeof(*failure))) != NULL) *failure = reply;
     pthread_mutex_lock(&oob->lock);
     if (oob->boot != NULL && !oob->boot->replied) {
-        oob->boot->reply = *reply;
+        oob->boot->reply = reply;
         oob->boot->replied = true;
     }
-    if (reply->status != KOLO_OK && oob->setup_failure == NULL) { /* also when the ring is being closed already */
-        oob->setup_failure = reply;
-        reply = NULL;
+    if (failure != NULL && oob->setup_failure == NULL) { /* also when the ring is being closed already */
+        oob->setup_failure = failure;
+        failure = NULL;
     }
     kolo_oob_wake(oob);
     pthread_mutex_unlock(&oob->lock);
-    free(reply);
+    free(failure);
 }
 
 static bool start_failed(kolo_oob_t *oob, void *arg)

@@ -298,6 +298,7 @@ void kolo_conn_resume(kolo_conn_t *conn)
     uint8_t *stash = conn->stash;
     size_t n = conn->stash_bytes;
     conn->stash = NULL;
+    conn->stash_bytes = 0;
     conn->stalled = false;
     conn_feed(conn, stash, n);
     free(stash);

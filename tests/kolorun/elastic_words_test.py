@@ -29,7 +29,7 @@ class Link:
         self.worker = int(os.environ["KOLO_ELASTIC_WORKER"])
         self.dir = pathlib.Path(os.environ["KOLO_ID_FILE"]).parent
         self.said = self.heard = 0
-        self.say(f"hello {self.worker}")
+        self.say(f"hello {self.worker + int(os.environ.get('STARTED_BEFORE', 0))}")
 
     def say(self, text):
         first = self.dir / f".from.{self.worker}"
@@ -70,6 +70,11 @@ def worker_last_rank_that_ends_before_its_id(link, tmp):
     (tmp / "hosts").write_text("localhost:2\n")
     same(link.hear()[0], "add")
     sys.exit(3)
+
+
+def worker_number_of_seven_digits(link, tmp):
+    print("came in as", link.come_in())
+    link.say("done")
 
 
 def worker_end_without_a_spin(link, tmp):
@@ -113,6 +118,14 @@ def pid_of(worker):
 def test_founder_that_ends_before_its_id():
     status, out, _ = finish(start("founder_that_ends_before_its_id", "--min", "2", "-H", "localhost:3"))
     same((status, sorted(out.splitlines())), (0, ["[1] came in as 0", "[2] came in as 1"]))
+
+
+def test_number_of_seven_digits():
+    """A job that has started processes for months."""
+    os.environ["STARTED_BEFORE"] = "1234567"
+    status, out, err = finish(start("number_of_seven_digits", "--min", "2", "-H", "localhost:2"))
+    same((status, sorted(out.splitlines())), (0, ["[0] came in as 0", "[1] came in as 1"]))
+    assert "means nothing" not in err
 
 
 def test_last_rank_that_ends_before_its_id():

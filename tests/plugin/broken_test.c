@@ -15,7 +15,7 @@ static const char *folder;
 
 static kolo_status_t load(const char *file, const char *what)
 {
-    static char path[512];
+    static char path[4096];
     snprintf(path, sizeof path, "%s/%s", folder, file);
     setenv("SMALL_DOES", what, 1);
     return kolo_plugin_load(&kolo_plugin, path, 300);
@@ -41,6 +41,24 @@ static void all_versions_load(void **state)
         assert_string_equal(kolo_plugin.device[0].name, "small0");
         assert_true(kolo_plugin.device[0].gbps == 1.25);
     }
+}
+
+/* As package managers make them. */
+static void one_that_lies_deep_in_folders_is_found(void **state)
+{
+    const char *near = folder;
+    static char deep[4096];
+    int n = snprintf(deep, sizeof deep, "%s", folder);
+    (void)state;
+    for (int i = 0; i < 150; i++)
+        n += snprintf(deep + n, sizeof deep - (size_t)n, "/../%s", strrchr(near, '/') + 1);
+    folder = deep;
+    assert_int_equal(load("small_v11.so", ""), KOLO_OK);
+    assert_non_null(strstr(kolo_plugin.file, "small_v11.so"));
+    expect("not_there_either.so", "", KOLO_ERR_INVALID_USAGE, "cannot be loaded");
+    while (n < (int)sizeof deep - 1) deep[n++] = '/';
+    assert_int_equal(load("small_v11.so", ""), KOLO_ERR_INVALID_USAGE);
+    folder = near;
 }
 
 static void one_that_cannot_be_loaded_is_named(void **state)
@@ -190,6 +208,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_versions_load),
+        cmocka_unit_test(one_that_lies_deep_in_folders_is_found),
         cmocka_unit_test(one_that_cannot_be_loaded_is_named),
         cmocka_unit_test(one_that_lies_about_its_version_is_refused),
         cmocka_unit_test(one_that_hangs_or_fails_is_left),

@@ -8,6 +8,7 @@
 #include "base/test.h"
 
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -96,10 +97,32 @@ static void a_host_s_name_does_not_lead_the_terminal(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* A path that is cut names another file. */
+static void a_path_is_whole_or_refused(void **state)
+{
+    char path[5000] = "/tmp", text[64] = "";
+    (void)state;
+    while (strlen(path) < 2000) strcat(path, "/../tmp");
+    int n = (int)strlen(path);
+    snprintf(path + n, sizeof path - (size_t)n, "/kolo-log-deep-%d", (int)getpid());
+    assert_int_equal(kolo_log_open(NULL, KOLO_LOG_TEXT, path), KOLO_OK);
+    kolo_error("comm", "deep");
+    assert_int_equal(kolo_log_open(NULL, KOLO_LOG_TEXT, "/dev/stderr"), KOLO_OK);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    assert_non_null(fgets(text, sizeof text, f));
+    fclose(f);
+    unlink(path);
+    memset(path + n, '/', sizeof path - (size_t)n - 1);
+    assert_int_equal(kolo_log_open(NULL, KOLO_LOG_TEXT, path), KOLO_ERR_SYSTEM);
+    assert_non_null(strstr(kolo_error_text(), "too long"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_s_name_does_not_lead_the_terminal),
+        cmocka_unit_test(a_path_is_whole_or_refused),
         cmocka_unit_test(error_text_keeps_prefix_and_reason),
         cmocka_unit_test(levels_of_the_log_are_chosen_by_room),
         cmocka_unit_test(long_log_lines_have_time_version_rank_and_job),

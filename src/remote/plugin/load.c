@@ -13,6 +13,7 @@
 #include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -305,14 +306,20 @@ static kolo_status_t find_table(kolo_plugin_t *plugin)
  * a table that begins in one there is hardly ever nothing. */
 kolo_status_t kolo_plugin_load(kolo_plugin_t *plugin, const char *file, int64_t timeout_ms)
 {
-    char path[sizeof plugin->file];
+    char path[PATH_MAX];
     bool as_it_is = strchr(file, '/') || strstr(file, ".so");
     memset(plugin, 0, sizeof *plugin);
-    snprintf(path, sizeof path, as_it_is ? "%s" : "libnccl-net-%s.so", file);
-    memcpy(plugin->file, path, sizeof plugin->file);
+    size_t n = (size_t)snprintf(path, sizeof path, as_it_is ? "%s" : "libnccl-net-%s.so", file);
+    if (n >= sizeof path)
+        return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                         "plug-in (KOLO_NET_PLUGIN): its path has %zu characters, at most %zu can be", n,
+                         sizeof path - 1);
+    bool fits = n < sizeof plugin->file; /* in a message, where the end of a long path says more */
+    snprintf(plugin->file, sizeof plugin->file, "%s%s", fits ? "" : "...",
+             fits ? path : path + n - (sizeof plugin->file - 4));
     plugin->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!plugin->library)
-        return kolo_fail(KOLO_ERR_INVALID_USAGE, "plug-in %s (KOLO_NET_PLUGIN) cannot be loaded: %s", path,
+        return kolo_fail(KOLO_ERR_INVALID_USAGE, "plug-in %s (KOLO_NET_PLUGIN) cannot be loaded: %s", plugin->file,
                          dlerror());
     KOLO_TRY(find_table(plugin));
     KOLO_TRY(ask_within(plugin, timeout_ms));

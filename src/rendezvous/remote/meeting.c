@@ -13,6 +13,7 @@
 #include "rendezvous/remote/channel.h"
 
 #include "base/bytes.h"
+#include "base/failpoint.h"
 #include "base/log.h"
 
 #include <stdio.h>
@@ -109,8 +110,9 @@ static kolo_status_t ask(kolo_adapter_t *adapter, int task)
     if (adapter->me == KEEPER || channel == NULL || !channel->greeted) return KOLO_OK; /* when it is there */
     kolo_message_t where = {.kind = KOLO_MESSAGE_WHERE, .index = (uint32_t)task};
     where.shape.bytes = search->not_this;
-    search->asked = true;
-    return kolo_channel_send(channel, &where);
+    kolo_status_t status = kolo_channel_send(channel, &where);
+    search->asked = status == KOLO_OK;
+    return status;
 }
 
 bool kolo_meeting_find(kolo_adapter_t *adapter, int task, kolo_address_t *address, uint64_t *deadline_ns)
@@ -130,8 +132,7 @@ bool kolo_meeting_find(kolo_adapter_t *adapter, int task, kolo_address_t *addres
     search->looks = true;
     meeting->nsearches++;
     if (adapter->me != KEEPER && adapter->peers[KEEPER].channel == NULL) kolo_adapter_dial(adapter, KEEPER);
-    /* An error of the channel is found when it is next moved. */
-    (void)ask(adapter, task);
+    (void)ask(adapter, task); /* what fails is asked again */
     return false;
 }
 
@@ -165,6 +166,7 @@ void kolo_meeting_poll(kolo_adapter_t *adapter)
     uint64_t now = kolo_now_ns();
     for (int i = 0; i < adapter->ntasks; i++) {
         char why[KOLO_WHY_BYTES], keeper[KOLO_ADDRESS_TEXT_BYTES];
+        if (meeting->searches[i].looks && !meeting->searches[i].asked) (void)ask(adapter, i);
         if (!meeting->searches[i].looks || now < meeting->searches[i].deadline_ns) continue;
         bool met =
             adapter->me == KEEPER || (adapter->peers[KEEPER].channel && adapter->peers[KEEPER].channel->greeted);
@@ -184,6 +186,7 @@ static kolo_status_t tell(kolo_channel_t *channel, int task, const door_t *door)
 {
     kolo_message_t message = {.kind = KOLO_MESSAGE_DOOR, .index = (uint32_t)task};
     message.shape.bytes = door->incarnation;
+    KOLO_FAIL_POINT_TRY("rendezvous.meeting.tell");
     for (size_t i = 0; i < sizeof door->address.bytes; i++)
         snprintf(message.name + 2 * i, 3, "%02x", door->address.bytes[i]);
     return kolo_channel_send(channel, &message);
@@ -201,22 +204,34 @@ static bool read_address(const char *text, kolo_address_t *address)
     return kolo_address_check(address) == NULL;
 }
 
-/* Takes a door that has become known: whoever looks for it goes on. */
-static kolo_status_t learn(kolo_adapter_t *adapter, int task, const door_t *door)
+/* Takes one who waits for this door off the list; NULL: nobody does. */
+static kolo_channel_t *take_asker(kolo_meeting_t *meeting, int task, const door_t *door)
 {
+    asker_t **at = &meeting->askers;
+    while (*at && ((*at)->task != task || (*at)->not_this == door->incarnation)) at = &(*at)->next;
+    asker_t *asker = *at;
+    kolo_channel_t *channel = asker ? asker->channel : NULL;
+    if (asker) *at = asker->next;
+    free(asker);
+    return channel;
+}
+
+/* Takes a door that `from` has told of: whoever looks for it goes on. Who cannot be told loses his own channel, and
+ * asks again by the next one; it is not the end of `from`. */
+static kolo_status_t learn(const kolo_channel_t *from, int task, const door_t *door)
+{
+    kolo_adapter_t *adapter = from->adapter;
     kolo_meeting_t *meeting = adapter->meeting;
+    kolo_status_t own = KOLO_OK;
     meeting->doors[task] = *door;
-    for (asker_t **at = &meeting->askers; *at;) {
-        asker_t *asker = *at;
-        if (asker->task != task || asker->not_this == door->incarnation) {
-            at = &asker->next;
-            continue;
-        }
-        *at = asker->next;
-        kolo_status_t status = tell(asker->channel, task, door);
-        free(asker);
-        KOLO_TRY(status);
+    for (kolo_channel_t *channel; (channel = take_asker(meeting, task, door)) != NULL;) {
+        kolo_status_t status = tell(channel, task, door);
+        if (channel == from)
+            own = status;
+        else
+            kolo_adapter_check(channel, status);
     }
+    if (own != KOLO_OK) return own;
     search_t *search = &meeting->searches[task];
     if (!search->looks || search->not_this == door->incarnation) return KOLO_OK;
     search->looks = search->asked = false;
@@ -236,7 +251,7 @@ kolo_status_t kolo_meeting_heard(kolo_channel_t *channel, const kolo_message_t *
         return kolo_channel_bad_message(channel, "DOOR", "this task does not keep the addresses");
     if (door.incarnation == 0 || !read_address(m->name, &door.address))
         return kolo_channel_bad_message(channel, "DOOR", "nobody could be called there");
-    return learn(adapter, (int)m->index, &door);
+    return learn(channel, (int)m->index, &door);
 }
 
 kolo_status_t kolo_meeting_asked(kolo_channel_t *channel, const kolo_message_t *m)

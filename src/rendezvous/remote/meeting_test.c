@@ -189,6 +189,28 @@ static void the_keeper_of_the_book_may_be_started_again(void **state)
     kolo_server_destroy(server);
 }
 
+/* Whom the keeper cannot tell of a door loses his channel, and asks again; the task whose door it is does not pay.
+ */
+static void who_could_not_be_told_of_a_door_asks_again(void **state)
+{
+    uint64_t incarnation;
+    (void)state;
+    setenv("KOLO_FAIL_POINT", "rendezvous.meeting.tell:1:error", 1);
+    process_t ps0 = start(PS0);
+    unsetenv("KOLO_FAIL_POINT");
+    kolo_server_t server = make_server(WORKER0, LIMIT);
+    assert_int_equal(kolo_server_start(server), KOLO_OK);
+    expect_number(server, PS0, WORKER0, ps0.pid);
+    assert_int_equal(kolo_server_incarnation(server, PS1, 200, &incarnation), KOLO_ERR_TIMEOUT); /* it has asked */
+    process_t ps1 = start(PS1);
+    uint64_t late = kolo_deadline_ms(LIMIT / 2); /* who is never told looks for it until his limit */
+    expect_number(server, PS1, WORKER0, ps1.pid);
+    assert_true(kolo_now_ns() < late);
+    end(&ps1, false);
+    end(&ps0, false);
+    kolo_server_destroy(server);
+}
+
 static void who_does_not_come_in_time_is_an_error_with_his_name(void **state)
 {
     uint64_t incarnation;
@@ -257,6 +279,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(tasks_meet_in_any_order),
         cmocka_unit_test(a_task_comes_back_by_another_door),
         cmocka_unit_test(the_keeper_of_the_book_may_be_started_again),
+        cmocka_unit_test(who_could_not_be_told_of_a_door_asks_again),
         cmocka_unit_test(who_does_not_come_in_time_is_an_error_with_his_name),
         cmocka_unit_test(a_cluster_has_addresses_or_numbers),
 #ifdef KOLO_HAVE_SODIUM

@@ -68,7 +68,7 @@ void elastic_on_word(elastic_t *e, worker_t *w, const char *data, size_t bytes)
     memcpy(text, data, bytes);
     text[bytes] = '\0';
     const int n = (int)bytes;
-    if (sscanf(text, "hello %5ld%n", &a, &end) == 1 && end == n) {
+    if (sscanf(text, "hello %10ld%n", &a, &end) == 1 && end == n) {
         if (w->state == WORKER_STARTING || w->state == WORKER_CALLED) elastic_set_state(w, WORKER_IDLE);
         w->told = false;
     } else if (sscanf(text, "id %10ld %6ld %6ld %256[0-9a-f]%n", &a, &b, &c, id, &end) == 4 && end == n &&
