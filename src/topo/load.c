@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/file/limit.h"
 #include "base/file/output.h"
+#include "base/params.h"
 #include "base/wait.h"
 #include "topo/nvml.h"
 #include "topo/params.h"
@@ -17,9 +18,34 @@
 #include <string.h>
 
 #ifdef KOLO_HAVE_HWLOC
+#include "base/log.h"
+
 #include <errno.h>
 #include <hwloc.h>
+#include <stdatomic.h>
+#include <sys/auxv.h>
 #include <unistd.h>
+#endif
+
+/* Makes one machine with as many cores as this process may use. Which CPU is which core is not known. */
+static kolo_status_t make_flat(kolo_topo_t *topo, const char *source)
+{
+    int cores = kolo_cores();
+    kolo_topo_node_t *nodes = calloc((size_t)cores + 1, sizeof *nodes);
+    if (!nodes) return kolo_fail(KOLO_ERR_NO_MEMORY, "topology: no memory for %d cores", cores);
+    for (int i = 0; i <= cores; i++) {
+        kolo_topo_kind_t kind = i ? KOLO_TOPO_CORE : KOLO_TOPO_MACHINE;
+        int index = i ? i - 1 : 0;
+        nodes[i] = (kolo_topo_node_t){
+            .kind = kind, .parent = i ? 0 : -1, .index = index, .os_index = -1, .numa = -1, .socket = -1};
+        snprintf(nodes[i].name, sizeof nodes[i].name, "%s %d", kolo_topo_kind_name(kind), index);
+    }
+    *topo = (kolo_topo_t){.nodes = nodes, .count = cores + 1};
+    snprintf(topo->source, sizeof topo->source, "%s", source);
+    return KOLO_OK;
+}
+
+#ifdef KOLO_HAVE_HWLOC
 
 /* Writes beside `path` and renames, so that a reader sees the old file or the whole new one. */
 static kolo_status_t write_file(const char *path, const char *data, size_t bytes)
@@ -115,9 +141,28 @@ static kolo_status_t look(char **xml, size_t *bytes)
     return status;
 }
 
+static atomic_bool named; /* a variable of hwloc */
+
+static void note(const char *key, size_t length)
+{
+    if (!atomic_exchange(&named, true))
+        kolo_warn("topo",
+                  "%.*s: hwloc is not asked about this machine, for it loads libraries and reads files that such "
+                  "variables name, and this program has other rights than its caller (set-user-id or the like)",
+                  (int)length, key);
+}
+
+/* Tells whether hwloc would listen to a caller who may do less than this program. */
+static bool listens_to_others(void)
+{
+    if (getauxval(AT_SECURE) != 0) kolo_environment_each("HWLOC_", note);
+    return atomic_load(&named);
+}
+
 static kolo_status_t load_machine(kolo_topo_t *topo)
 {
     char *xml, origin[64];
+    if (listens_to_others()) return make_flat(topo, "flat (hwloc's variables are not this program's)");
     size_t bytes;
     unsigned version = hwloc_get_api_version();
     KOLO_TRY(look(&xml, &bytes));
@@ -135,6 +180,8 @@ kolo_status_t kolo_topo_export(const char *path)
 {
     char *xml;
     size_t bytes;
+    if (listens_to_others())
+        return kolo_fail(KOLO_ERR_UNSUPPORTED, "topology cannot be written to %s: hwloc is not asked", path);
     KOLO_TRY(look(&xml, &bytes));
     kolo_status_t status = write_file(path, xml, bytes);
     free(xml);
@@ -143,22 +190,10 @@ kolo_status_t kolo_topo_export(const char *path)
 
 #else
 
-/* Makes one machine with as many cores as this process may use. Which CPU is which core is not known. */
 static kolo_status_t load_machine(kolo_topo_t *topo)
 {
     if (kolo_topo_param_dump) return kolo_topo_export(kolo_topo_param_dump);
-    int cores = kolo_cores();
-    kolo_topo_node_t *nodes = calloc((size_t)cores + 1, sizeof *nodes);
-    if (!nodes) return kolo_fail(KOLO_ERR_NO_MEMORY, "topology: no memory for %d cores", cores);
-    for (int i = 0; i <= cores; i++) {
-        kolo_topo_kind_t kind = i ? KOLO_TOPO_CORE : KOLO_TOPO_MACHINE;
-        int index = i ? i - 1 : 0;
-        nodes[i] = (kolo_topo_node_t){
-            .kind = kind, .parent = i ? 0 : -1, .index = index, .os_index = -1, .numa = -1, .socket = -1};
-        snprintf(nodes[i].name, sizeof nodes[i].name, "%s %d", kolo_topo_kind_name(kind), index);
-    }
-    *topo = (kolo_topo_t){.nodes = nodes, .count = cores + 1, .source = "flat (built without hwloc)"};
-    return KOLO_OK;
+    return make_flat(topo, "flat (built without hwloc)");
 }
 
 kolo_status_t kolo_topo_export(const char *path)

@@ -184,6 +184,16 @@ def case_a_file_that_cannot_be_written_is_an_error():
     for option in ("--json", "--plot"):
         status, out, err = run(2, "barrier", "--iters", "3", option, "/nonexistent/rows.json")
         assert status == 1 and "/nonexistent/rows.json" in err, (status, err)
+        with tempfile.TemporaryDirectory() as folder:
+            pipe, link, target = (pathlib.Path(folder, name) for name in ("pipe", "link", "target"))
+            os.mkfifo(pipe)
+            status, out, err = run(2, "barrier", "--iters", "3", option, str(pipe))
+            assert status == 1 and "nobody reads from this pipe" in err, (status, err)
+            if os.geteuid() == 0:
+                link.symlink_to(target)
+                os.lchown(link, 12345, 12345)
+                status, out, err = run(2, "barrier", "--iters", "3", option, str(link))
+                assert status == 1 and "symbolic link of another user" in err and not target.exists(), (status, err)
         assert out == "", "it measured before it looked whether it can write"
 
 

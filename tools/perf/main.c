@@ -4,12 +4,14 @@
  *     kolorun -n 4 kolo-perf all_reduce -b 8 -e 64M -d float -o sum --json FILE --plot FILE
  * Exit status: 0, 1 on a wrong value or a failed call, 2 on bad options.
  */
+#include "base/file/output.h"
 #include "gpu.h"
 #include "inside_table.h"
 #include "output.h"
 #include "rendezvous.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <kolo/job.h>
 #include <string.h>
 #include <unistd.h>
@@ -82,13 +84,17 @@ static int write_files(const perf_job_t *job, const results_t *results)
  * file behind. */
 static bool can_write(const char *path)
 {
-    bool there = path && access(path, F_OK) == 0;
-    FILE *f = path ? fopen(path, "a") : NULL;
-    if (f) fclose(f);
-    if (f && !there) unlink(path);
-    if (!path || f) return true;
-    fprintf(stderr, "kolo-perf: cannot write %s: %s\n", path, strerror(errno));
-    return false;
+    char why[4500];
+    if (!path) return true;
+    bool there = access(path, F_OK) == 0;
+    int fd = kolo_output_open(path, O_APPEND, why, sizeof why);
+    if (fd < 0) {
+        fprintf(stderr, "kolo-perf: cannot write %s\n", why);
+        return false;
+    }
+    close(fd);
+    if (!there) unlink(path);
+    return true;
 }
 
 static int run_rows(const perf_job_t *job)
