@@ -3,8 +3,12 @@
  * kolo-perf's hands inside the library. See inside.h.
  */
 #include "inside.h"
+#include "base/file/output.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 kolo_coll_t perf_inside_coll(perf_coll_t coll)
 {
@@ -77,4 +81,27 @@ kolo_status_t perf_inside_ran(const perf_job_t *job, perf_coll_t coll, uint64_t 
     else if (refs_only(body, perf_inside_coll(coll), choice.way.algo))
         ran->piece_bytes = 0;
     return KOLO_OK;
+}
+
+/* ---- files ---- */
+
+bool perf_can_write(const char *path)
+{
+    char why[4500];
+    if (!path) return true;
+    bool there = access(path, F_OK) == 0;
+    int fd = kolo_output_open(path, O_APPEND, why, sizeof why);
+    if (fd < 0) {
+        fprintf(stderr, "kolo-perf: cannot write %s\n", why);
+        return false;
+    }
+    close(fd);
+    if (!there) unlink(path);
+    return true;
+}
+
+FILE *perf_output(const char *path)
+{
+    char why[64];
+    return kolo_output_fopen(path, why, sizeof why);
 }

@@ -4,14 +4,12 @@
  *     kolorun -n 4 kolo-perf all_reduce -b 8 -e 64M -d float -o sum --json FILE --plot FILE
  * Exit status: 0, 1 on a wrong value or a failed call, 2 on bad options.
  */
-#include "base/file/output.h"
 #include "gpu.h"
 #include "inside_table.h"
 #include "output.h"
 #include "rendezvous.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <kolo/job.h>
 #include <string.h>
 #include <unistd.h>
@@ -80,23 +78,6 @@ static int write_files(const perf_job_t *job, const results_t *results)
     return status;
 }
 
-/* Before the run: an hour of measuring is not to end in a path that is wrong. A run that is stopped leaves no empty
- * file behind. */
-static bool can_write(const char *path)
-{
-    char why[4500];
-    if (!path) return true;
-    bool there = access(path, F_OK) == 0;
-    int fd = kolo_output_open(path, O_APPEND, why, sizeof why);
-    if (fd < 0) {
-        fprintf(stderr, "kolo-perf: cannot write %s\n", why);
-        return false;
-    }
-    close(fd);
-    if (!there) unlink(path);
-    return true;
-}
-
 static int run_rows(const perf_job_t *job)
 {
     static results_t results;
@@ -142,7 +123,7 @@ int main(int argc, char **argv)
     int status = perf_options_parse(argc, argv, &options);
     if (status >= 0) return status;
     bool placed = kolo_job_get_place(&place) == KOLO_OK;
-    if (placed && place.rank == 0 && !(can_write(options.json) && can_write(options.plot))) return 1;
+    if (placed && place.rank == 0 && !(perf_can_write(options.json) && perf_can_write(options.plot))) return 1;
     if (!placed || kolo_job_connect(&job.comm, NULL) != KOLO_OK) {
         fprintf(stderr, "kolo-perf: cannot join the job: %s\n", kolo_get_last_error(NULL));
         return 1;

@@ -130,6 +130,12 @@ void perf_model_row(const perf_model_t *model, perf_row_t *row);
 /* The tuner's choice beside every other algorithm that can run, at each point. Exit status. */
 int perf_every_algorithm(const perf_job_t *job);
 
+/* inside.c: whether a file can be written (NULL: true), asked before the run: an hour of measuring is not to end in
+ * a path that is wrong. A run that is stopped leaves no empty file behind. */
+bool perf_can_write(const char *path);
+FILE *perf_output(
+    const char *path); /* empties it; follows no link of another user, waits for no reader; NULL: errno */
+
 /* ---- report.c, plot.c ---- */
 void perf_print_head(const perf_job_t *job, perf_coll_t coll);
 void perf_print_row(const perf_job_t *job, const perf_row_t *row);

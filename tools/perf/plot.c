@@ -5,7 +5,6 @@
  * to the least one. Where the algorithm changes, the new one is named. The head explains what is there, and nothing
  * else.
  */
-#include "base/file/output.h"
 #include "perf.h"
 
 #include <math.h>
@@ -292,8 +291,7 @@ int perf_write_plot(const perf_job_t *job, const perf_row_t *rows, size_t count,
                          .title = "busbw (bus bandwidth as nccl-tests define it)",
                          .unit = "GB/s",
                          .top = TOP + PANEL + BETWEEN}};
-    char why[64];
-    FILE *f = kolo_output_fopen(path, why, sizeof why);
+    FILE *f = perf_output(path);
     if (!f) return -1;
     fprintf(f,
             "<svg xmlns='http://www.w3.org/2000/svg' width='%d' height='%d' font-family='sans-serif' "

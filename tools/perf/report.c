@@ -2,7 +2,6 @@
  *
  * The table (columns as in nccl-tests, times from the slowest rank of each call) and JSON.
  */
-#include "base/file/output.h"
 #include "perf.h"
 
 #include <stdio.h>
@@ -99,8 +98,7 @@ int perf_write_json(const perf_job_t *job, const perf_row_t *rows, size_t count,
     int version = 0;
     time_t now = time(NULL);
     struct tm tm;
-    char why[64];
-    FILE *f = kolo_output_fopen(path, why, sizeof why);
+    FILE *f = perf_output(path);
     if (!f) return -1;
     machine_line(machine, sizeof machine);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &tm));
