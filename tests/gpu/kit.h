@@ -133,6 +133,7 @@ void kit_graph_end(void *graph);
 /* The rank's context is current. */
 bool kit_event_new(kolo_cu_event_t *event);
 bool kit_event_record(kolo_cu_event_t event, void *stream);
+kolo_status_t kit_event_query(kolo_cu_event_t event); /* as kit_query() */
 void kit_event_end(kolo_cu_event_t event);
 /* What is queued on the stream from here on waits until kit_let_go(). One stream of a rank at a time. */
 bool kit_hold(const kit_rank_t *r, void *stream);
@@ -155,6 +156,7 @@ void kit_give_up(kit_team_t *t);
 bool kit_case_end(kit_team_t *t, bool good, const char *name);
 bool kit_leads(const kit_team_t *t);
 int kit_host_of(int rank); /* --hosts */
+void kit_show_threads(void); /* where each of them is, but this one */
 
 #define KIT_FAIL(...) kit_fail(__FILE__, __LINE__, __VA_ARGS__)
 bool kit_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));

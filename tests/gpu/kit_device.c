@@ -69,6 +69,7 @@ static const struct {
     F(api.event_create, "cuEventCreate"),
     F(api.event_record, "cuEventRecord"),
     F(api.event_destroy, "cuEventDestroy_v2"),
+    F(api.event_query, "cuEventQuery"),
     F(api.stream_wait_word, "cuStreamWaitValue32_v2"),
     F(api.module_load, "cuModuleLoadData"),
     F(api.module_function, "cuModuleGetFunction"),
@@ -385,13 +386,17 @@ bool kit_sync(const kit_rank_t *r, void *stream)
     return CU(driver.api.stream_sync(stream));
 }
 
+static kolo_status_t answer(kolo_cu_result_t result)
+{
+    if (result == KOLO_CU_NOT_READY) return KOLO_IN_PROGRESS;
+    return CU(result) ? KOLO_OK : KOLO_ERR_SYSTEM;
+}
+
 kolo_status_t kit_query(const kit_rank_t *r, void *stream)
 {
     if (r->device < 0) return stream ? kolo_stream_query(stream) : KOLO_OK;
     kit_enter(r);
-    kolo_cu_result_t result = driver.stream_query(stream);
-    if (result == KOLO_CU_NOT_READY) return KOLO_IN_PROGRESS;
-    return CU(result) ? KOLO_OK : KOLO_ERR_SYSTEM;
+    return answer(driver.stream_query(stream));
 }
 
 bool kit_event_new(kolo_cu_event_t *event)
@@ -402,6 +407,11 @@ bool kit_event_new(kolo_cu_event_t *event)
 bool kit_event_record(kolo_cu_event_t event, void *stream)
 {
     return CU(driver.api.event_record(event, stream));
+}
+
+kolo_status_t kit_event_query(kolo_cu_event_t event)
+{
+    return answer(driver.api.event_query(event));
 }
 
 void kit_event_end(kolo_cu_event_t event)

@@ -410,17 +410,10 @@ static void show_stack(int signal)
     backtrace_symbols_fd(frames, n, 2); /* NOLINT(bugprone-signal-handler) */
 }
 
-/* Shows where each thread is, and ends the process. The threads of the library let SIGPROF in, and no other. */
-static void *too_late(void *arg)
+/* The threads of the library let SIGPROF in, and no other. */
+void kit_show_threads(void)
 {
-    struct timespec limit = {options.limit_s, 0}, moment = {0, 20000000};
-    void *frame;
-    (void)arg;
-    backtrace(&frame, 1); /* loads what it needs */
-    signal(SIGPROF, show_stack);
-    nanosleep(&limit, NULL);
-    fprintf(stderr, "the run has taken longer than --limit allows\n");
-    alarm(5); /* should this hang, too */
+    struct timespec moment = {0, 20000000};
     DIR *threads = opendir("/proc/self/task");
     for (struct dirent *e; threads && (e = readdir(threads));) {
         if (e->d_name[0] == '.' || atoi(e->d_name) == gettid()) continue;
@@ -428,6 +421,18 @@ static void *too_late(void *arg)
         syscall(SYS_tgkill, getpid(), atoi(e->d_name), SIGPROF);
         nanosleep(&moment, NULL);
     }
+    if (threads) closedir(threads);
+}
+
+/* Shows where each thread is, and ends the process. */
+static void *too_late(void *arg)
+{
+    struct timespec limit = {options.limit_s, 0};
+    (void)arg;
+    nanosleep(&limit, NULL);
+    fprintf(stderr, "the run has taken longer than --limit allows\n");
+    alarm(5); /* should this hang, too */
+    kit_show_threads();
     _exit(124);
 }
 
@@ -435,10 +440,13 @@ int kit_main(int argc, char **argv, size_t (*room)(const kit_options_t *), void 
 {
     int child = -1, fd = -1;
     pthread_t watchdog;
+    void *frame;
     room_of = room;
     run_team = fn;
     begun_ms = kit_now_ms();
     if (!parse(argc, argv, &child, &fd)) return usage(argv[0]);
+    backtrace(&frame, 1); /* loads what it needs */
+    signal(SIGPROF, show_stack);
     if (pthread_create(&watchdog, NULL, too_late, NULL)) abort();
     if (fd < 0) {
         fd = memfd_create("kolo-gpu-test", 0);

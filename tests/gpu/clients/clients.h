@@ -32,6 +32,8 @@ bool clients_current(kit_team_t *t);
 /* behind.c */
 bool clients_behind(kit_team_t *t);
 
+/* crowd.c: of conform_places(). Other blocks have taken a part of each multiprocessor. */
+bool clients_crowd(kit_team_t *t);
 /* ends.c: of conform_places(). The second one is for a thread: lets go of what `rank` (kit_rank_t *) holds, 20 s
  * later at the latest. */
 bool clients_ends(kit_team_t *t);

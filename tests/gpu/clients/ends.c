@@ -14,7 +14,10 @@
 void *clients_let_go_late(void *arg)
 {
     kit_rank_t *r = arg;
-    for (int k = 0; k < 100000 && !__atomic_load_n(r->held, __ATOMIC_ACQUIRE); k++) kit_nap();
+    for (int k = 0; k < 100000 && !__atomic_load_n(r->held, __ATOMIC_ACQUIRE); k++) {
+        if (k == 15000) kit_show_threads(); /* where is who should not wait? */
+        kit_nap();
+    }
     kit_let_go(r);
     return NULL;
 }
