@@ -127,6 +127,7 @@ bool kit_stream_wait(const kit_rank_t *r, void *stream, kolo_cu_event_t event);
 /* What is queued on the stream from here to there becomes the plan of a graph. */
 bool kit_capture(const kit_rank_t *r, void *stream);
 bool kit_captured(const kit_rank_t *r, void *stream, void **plan);
+bool kit_capture_lost(const kit_rank_t *r, void *stream); /* ends one that should have failed */
 bool kit_graph(const kit_rank_t *r, void *plan, void **graph); /* while this thread captures nothing */
 bool kit_replay(const kit_rank_t *r, void *graph, void *stream);
 void kit_graph_end(void *graph);

@@ -359,6 +359,15 @@ bool kit_captured(const kit_rank_t *r, void *stream, void **plan)
     return CU(driver.capture_end(stream, plan));
 }
 
+bool kit_capture_lost(const kit_rank_t *r, void *stream)
+{
+    void *plan = NULL;
+    kit_enter(r);
+    if (driver.capture_end(stream, &plan)) return true;
+    driver.graph_destroy(plan);
+    return false;
+}
+
 bool kit_graph(const kit_rank_t *r, void *plan, void **graph)
 {
     if (!plan || !driver.graph_instantiate || !driver.graph_launch)

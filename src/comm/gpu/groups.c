@@ -138,22 +138,16 @@ static void gather_streams(lot_t *g)
 
 static kolo_status_t check_captures(const lot_t *g)
 {
-    const kolo_cuda_api_t *api = kolo_cuda_loaded();
     for (size_t p = 0; p < g->nplaces; p++) {
         const kolo_cuda_device_t *device;
         const place_t *mine = &g->places[p], *other = mine;
-        int here = 0, there = 0;
-        bool pushed;
+        bool alike = true;
         for (size_t q = 0; q < p && other == mine; q++)
             if (g->places[q].lot == mine->lot) other = &g->places[q];
-        if (other == mine || !api) continue;
+        if (other == mine || !kolo_cuda_loaded()) continue;
         KOLO_TRY(kolo_cuda_device(mine->body->gpu.device, &device));
-        KOLO_TRY(kolo_cuda_enter(device, &pushed));
-        kolo_cu_result_t r = api->stream_capturing(mine->stream, &here);
-        if (!r) r = api->stream_capturing(other->stream, &there);
-        kolo_cuda_leave(pushed);
-        if (r) return kolo_cuda_fail(r, device->ordinal, "ask a stream");
-        if (!here != !there)
+        KOLO_TRY(kolo_cuda_streams_alike(device, mine->stream, other->stream, &alike));
+        if (!alike)
             return kolo_fail(
                 KOLO_ERR_INVALID_USAGE,
                 "group_end: of the streams of a group on %s rank %d some are being captured and some are "

@@ -321,7 +321,8 @@ static kolo_status_t check(void *state, const kolo_exec_call_t *calls, size_t n)
     kolo_cuda_state_t *s = state;
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
-    kolo_status_t status = check_entered(s, calls, n);
+    kolo_status_t status = kolo_cuda_order_look(&s->order, calls->stream); /* launch() itself looks later */
+    if (status == KOLO_OK) status = check_entered(s, calls, n);
     kolo_cuda_leave(pushed);
     return status;
 }

@@ -169,9 +169,8 @@ static kolo_status_t put_calls(kolo_staged_t *s, const kolo_exec_call_t *calls, 
     return status;
 }
 
-kolo_status_t kolo_staged_check(void *state, const kolo_exec_call_t *calls, size_t n)
+static kolo_status_t check_calls(kolo_staged_t *s, const kolo_exec_call_t *calls, size_t n)
 {
-    kolo_staged_t *s = state;
     for (size_t i = 0; i < n; i++) KOLO_TRY(kolo_exec_check(&calls[i], s->rank, s->nranks, s->device->ordinal));
     KOLO_TRY(kolo_exec_check_own(calls, n, s->rank));
     if (atomic_load(&s->cancelled))
@@ -179,9 +178,20 @@ kolo_status_t kolo_staged_check(void *state, const kolo_exec_call_t *calls, size
     return KOLO_OK;
 }
 
+kolo_status_t kolo_staged_check(void *state, const kolo_exec_call_t *calls, size_t n)
+{
+    kolo_staged_t *s = state;
+    bool pushed;
+    KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
+    kolo_status_t status = kolo_cuda_order_look(&s->order, calls->stream);
+    if (status == KOLO_OK) status = check_calls(s, calls, n);
+    kolo_cuda_leave(pushed);
+    return status;
+}
+
 static kolo_status_t launch_entered(kolo_staged_t *s, const kolo_exec_call_t *calls, size_t n)
 {
-    KOLO_TRY(kolo_staged_check(s, calls, n));
+    KOLO_TRY(check_calls(s, calls, n));
     for (size_t i = 0; i < n;) {
         size_t end = i + 1;
         while (calls[i].kind != KOLO_EXEC_COLL && end < n && calls[end].kind != KOLO_EXEC_COLL) end++;

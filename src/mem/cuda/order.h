@@ -32,13 +32,18 @@ typedef struct {
 
 kolo_status_t kolo_cuda_order_open(kolo_cuda_order_t *order, const kolo_cuda_device_t *device);
 void kolo_cuda_order_close(kolo_cuda_order_t *order);
-/* Puts what is queued on this stream from now on behind all pieces. KOLO_ERR_INVALID_ARGUMENT, and nothing is
- * changed: it is a stream of another GPU. */
+/* Tells whether something can be queued on this stream. KOLO_ERR_INVALID_ARGUMENT: it is one of another GPU.
+ * KOLO_ERR_INVALID_USAGE: a capture keeps it from that. */
+kolo_status_t kolo_cuda_order_look(kolo_cuda_order_t *order, kolo_cu_stream_t stream);
+/* Puts what is queued on this stream from now on behind all pieces. Refuses as kolo_cuda_order_look() does, and
+ * then nothing is changed. */
 kolo_status_t kolo_cuda_order_before(kolo_cuda_order_t *order, kolo_cu_stream_t stream);
 /* Notes that a piece was queued on the stream that before() was told. */
 kolo_status_t kolo_cuda_order_behind(kolo_cuda_order_t *order, kolo_cu_stream_t stream);
 /* Returns KOLO_OK when all pieces that the program has queued are complete, or KOLO_IN_PROGRESS. */
 kolo_status_t kolo_cuda_order_poll(kolo_cuda_order_t *order);
+/* Tells whether both streams are being captured, or none. Refuses one whose capture has failed. */
+kolo_status_t kolo_cuda_streams_alike(const kolo_cuda_device_t *device, void *one, void *other, bool *alike);
 /* What is queued from now on, on all streams but the first, comes behind what the first one has. */
 #define KOLO_CUDA_STREAMS_MEET 16
 kolo_status_t kolo_cuda_streams_follow(const kolo_cuda_device_t *device, void *const *streams, size_t n);

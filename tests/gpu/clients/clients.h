@@ -29,6 +29,8 @@ bool clients_leaving(kit_team_t *t);
 bool clients_scalars(kit_team_t *t);
 /* current.c */
 bool clients_current(kit_team_t *t);
+/* broken.c */
+bool clients_broken(kit_team_t *t);
 /* behind.c */
 bool clients_behind(kit_team_t *t);
 

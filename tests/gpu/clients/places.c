@@ -147,6 +147,7 @@ static bool by_whole_lines(kit_team_t *t)
     long before = kit_calls("kolo_cuda_ll128_int32");
     bool pci = getenv("FAKE_CUDA_PCI") != NULL, good = true;
     if (before < 0 || getenv("KOLO_GPU_EXECUTOR")) return true; /* a real driver; no such lines */
+    if (r->nranks > t->options->devices) return true;           /* nor where ranks share a GPU */
     for (int i = 0; i < 5 && good; i++) {
         good = clients_put(r, A, MIDDLE, 70 + i, r->streams[0]) &&
                KIT_OK(kolo_all_reduce(r->buffer + A, r->buffer + B, MIDDLE, KOLO_INT32, KOLO_SUM, r->comm,

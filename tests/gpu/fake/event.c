@@ -47,7 +47,7 @@ kolo_cu_result_t cuEventRecord(kolo_cu_event_t event, kolo_cu_stream_t stream)
                    ctx->device);
     } else if (e) {
         why = KOLO_CU_SUCCESS;
-        struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuEventRecord", &why);
+        struct CUstream_st *s = fake_taker_locked(stream, ctx, "cuEventRecord", &why);
         if (s) {
             e->capture = s->capture;
             mark_t *mark = s->capture.graph ? NULL : fake_hold(fake_push(s, (work_t){.kind = RECORD}));

@@ -48,7 +48,9 @@ enum { /* results beyond those of mem/cuda/api.h */
        FAKE_LAUNCH_FAILED = 719,
        FAKE_TOO_LARGE = 720,
        FAKE_CAPTURE_UNSUPPORTED = 900,
+       FAKE_CAPTURE_INVALIDATED = 901,
        FAKE_CAPTURE_ISOLATION = 905,
+       FAKE_CAPTURE_IMPLICIT = 906,
        FAKE_CAPTURED_EVENT = 907
 };
 

@@ -29,19 +29,35 @@ struct CUgraphNode_st {
 struct CUgraph_st {
     unsigned long long id;
     int refs;
-    bool open; /* a capture */
+    bool open;    /* a capture */
+    bool *broken; /* there: by a call that a capture forbids; of the thread that has begun it */
     unsigned replays;
     kolo_cu_node_t head, *tail;
 };
 
 static unsigned long long last_graph;
 static _Thread_local int capture_mode, captures; /* captures: that this thread has begun */
+static _Thread_local bool broken;                /* all of them */
 
 bool fake_capture_forbids(const char *function)
 {
     if (!captures || capture_mode == KOLO_CU_CAPTURE_RELAXED) return false;
     fake_wrong(0, "%s while this thread captures a stream", function);
+    broken = true;
     return true;
+}
+
+/* Tells what a stream's capture is to who asks. */
+static int state_of(const struct CUstream_st *s)
+{
+    if (!s->capture.graph) return KOLO_CU_CAPTURE_NONE;
+    return *s->capture.graph->broken ? KOLO_CU_CAPTURE_INVALIDATED : KOLO_CU_CAPTURE_ACTIVE;
+}
+
+/* A broken one takes nothing more. */
+bool fake_capture_is_broken(const struct CUstream_st *s)
+{
+    return state_of(s) == KOLO_CU_CAPTURE_INVALIDATED;
 }
 
 /* ---- nodes ---- */
@@ -144,7 +160,10 @@ kolo_cu_result_t cuStreamIsCapturing(kolo_cu_stream_t stream, int *status)
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     pthread_mutex_lock(&fake_lock);
     const struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamIsCapturing", &why);
-    if (s) *status = s->capture.graph ? KOLO_CU_CAPTURE_ACTIVE : KOLO_CU_CAPTURE_NONE;
+    if (s) *status = state_of(s);
+    if (s && (uintptr_t)stream <= 1)
+        for (const struct CUstream_st *o = fake_streams_locked(); o; o = o->next)
+            if (o->ctx == ctx && o->blocking && o->capture.graph) why = FAKE_CAPTURE_IMPLICIT;
     pthread_mutex_unlock(&fake_lock);
     return why;
 }
@@ -162,7 +181,7 @@ kolo_cu_result_t cuStreamBeginCapture_v2(kolo_cu_stream_t stream, int mode)
     if (s && !why) {
         kolo_cu_graph_t graph = calloc(1, sizeof *graph);
         if (!graph) abort();
-        *graph = (struct CUgraph_st){.id = ++last_graph, .refs = 1, .open = true, .tail = &graph->head};
+        *graph = (struct CUgraph_st){.id = ++last_graph, .refs = 1, .open = true, .broken = &broken, .tail = &graph->head};
         s->capture = (fake_capture_t){.graph = graph, .origin = true};
         captures++;
     }
@@ -201,6 +220,12 @@ kolo_cu_result_t cuStreamEndCapture(kolo_cu_stream_t stream, kolo_cu_graph_t *gr
         s->capture = (fake_capture_t){0};
         captures--;
         (*graph)->open = false;
+        if (broken) {
+            leave_graph(*graph);
+            *graph = NULL;
+            why = FAKE_CAPTURE_INVALIDATED;
+        }
+        if (!captures) broken = false;
     }
     pthread_mutex_unlock(&fake_lock);
     return why;
@@ -213,8 +238,8 @@ kolo_cu_result_t cuStreamGetCaptureInfo_v2(kolo_cu_stream_t stream, int *status,
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     pthread_mutex_lock(&fake_lock);
     const struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamGetCaptureInfo", &why);
-    if (s) *status = s->capture.graph ? KOLO_CU_CAPTURE_ACTIVE : KOLO_CU_CAPTURE_NONE;
-    if (s && s->capture.graph) {
+    if (s) *status = state_of(s);
+    if (s && *status == KOLO_CU_CAPTURE_ACTIVE) {
         *id = s->capture.graph->id;
         *graph = s->capture.graph;
         *nodes = s->capture.nodes;

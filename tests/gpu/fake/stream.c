@@ -302,6 +302,16 @@ struct CUstream_st *fake_stream_locked(kolo_cu_stream_t handle, struct CUctx_st 
     return NULL;
 }
 
+/* The same for something that is to be queued there. */
+struct CUstream_st *fake_taker_locked(kolo_cu_stream_t handle, struct CUctx_st *ctx, const char *what,
+                                      kolo_cu_result_t *why)
+{
+    struct CUstream_st *s = fake_stream_locked(handle, ctx, what, why);
+    if (!s || !fake_capture_is_broken(s)) return s;
+    *why = fake_wrong(FAKE_CAPTURE_INVALIDATED, "%s: the stream's capture has failed", what);
+    return NULL;
+}
+
 /* ---- queueing; lock held ---- */
 
 mark_t *fake_push_one(struct CUstream_st *s, work_t work)
@@ -351,7 +361,7 @@ kolo_cu_result_t fake_stream_launch(kolo_cu_stream_t stream, struct CUctx_st *ct
 {
     kolo_cu_result_t why = KOLO_CU_SUCCESS;
     pthread_mutex_lock(&fake_lock);
-    struct CUstream_st *s = fake_stream_locked(stream, ctx, "launch", &why);
+    struct CUstream_st *s = fake_taker_locked(stream, ctx, "launch", &why);
     if (s) fake_push(s, (work_t){.kind = LAUNCH, .launch = launch});
     pthread_mutex_unlock(&fake_lock);
     return why;
@@ -366,7 +376,7 @@ kolo_cu_result_t cuMemsetD8Async(kolo_cu_ptr_t p, unsigned char value, size_t n,
     pthread_mutex_lock(&fake_lock);
     if (fake_usable_locked((uintptr_t)p, n, ctx->device, NULL, "memset")) {
         why = KOLO_CU_SUCCESS;
-        struct CUstream_st *s = fake_stream_locked(stream, ctx, "memset", &why);
+        struct CUstream_st *s = fake_taker_locked(stream, ctx, "memset", &why);
         if (s) fake_push(s, (work_t){.kind = SET, .to = (uintptr_t)p, .bytes = n, .value = value});
     }
     pthread_mutex_unlock(&fake_lock);
@@ -382,7 +392,7 @@ kolo_cu_result_t cuMemcpyAsync(kolo_cu_ptr_t to, kolo_cu_ptr_t from, size_t byte
     if (fake_usable_locked((uintptr_t)to, bytes, ctx->device, &pageable_to, "copy") &&
         fake_usable_locked((uintptr_t)from, bytes, ctx->device, &pageable_from, "copy")) {
         why = KOLO_CU_SUCCESS;
-        struct CUstream_st *s = fake_stream_locked(stream, ctx, "copy", &why);
+        struct CUstream_st *s = fake_taker_locked(stream, ctx, "copy", &why);
         mark_t *m = NULL;
         if (s)
             m = fake_push(s, (work_t){.kind = COPY, .to = (uintptr_t)to, .from = (uintptr_t)from, .bytes = bytes});
@@ -519,7 +529,7 @@ kolo_cu_result_t cuStreamWaitEvent(kolo_cu_stream_t stream, kolo_cu_event_t even
     struct CUevent_st *e = fake_event_locked(event, "cuStreamWaitEvent");
     if (e) {
         why = KOLO_CU_SUCCESS;
-        struct CUstream_st *s = fake_stream_locked(stream, ctx, "cuStreamWaitEvent", &why);
+        struct CUstream_st *s = fake_taker_locked(stream, ctx, "cuStreamWaitEvent", &why);
         if (s && (s->capture.graph || e->capture.graph))
             why = fake_capture_wait(s, e, flags == KOLO_CU_EVENT_EXTERNAL);
         else if (s)
@@ -535,7 +545,7 @@ static kolo_cu_result_t push_word(kolo_cu_stream_t stream, struct CUctx_st *ctx,
     pthread_mutex_lock(&fake_lock);
     if (work->kind == CALL || fake_usable_locked(work->to, work->bytes, ctx->device, NULL, "a word")) {
         why = KOLO_CU_SUCCESS;
-        struct CUstream_st *s = fake_stream_locked(stream, ctx, "a word or a call", &why);
+        struct CUstream_st *s = fake_taker_locked(stream, ctx, "a word or a call", &why);
         if (s) fake_push(s, *work);
     }
     pthread_mutex_unlock(&fake_lock);

@@ -64,6 +64,8 @@ void fake_drop(mark_t *m);
 void fake_await(mark_t *m); /* and lets go of it; NULL is done */
 struct CUstream_st *fake_stream_locked(kolo_cu_stream_t handle, struct CUctx_st *ctx, const char *what,
                                        kolo_cu_result_t *why);
+struct CUstream_st *fake_taker_locked(kolo_cu_stream_t handle, struct CUctx_st *ctx, const char *what,
+                                      kolo_cu_result_t *why);
 struct CUevent_st *fake_event_locked(kolo_cu_event_t handle, const char *what);
 struct CUstream_st *fake_new_stream_locked(struct CUctx_st *ctx, bool blocking);
 /* Queues work behind what the default streams have; NULL: it was captured. */
@@ -75,6 +77,8 @@ struct CUstream_st *fake_streams_locked(void); /* the first of all */
 
 /* graph.c: work for a stream that is being captured becomes a node. */
 void fake_capture_work(struct CUstream_st *s, const work_t *work);
+/* Something that a capture forbids was called in it: nothing more can be queued there. */
+bool fake_capture_is_broken(const struct CUstream_st *s);
 /* A stream that is captured, or is from now on, waits for an event that was recorded in the capture; or another
  * one, which is an error. */
 kolo_cu_result_t fake_capture_wait(struct CUstream_st *s, struct CUevent_st *e, bool external);
