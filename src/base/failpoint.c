@@ -33,7 +33,7 @@ typedef struct {
 } rule_t;
 
 _Atomic uint32_t kolo_fail_points_armed;
-void (*kolo_fail_point_hook)(const char *name, kolo_fault_t fault);
+void (*_Atomic kolo_fail_point_hook)(const char *name, kolo_fault_t fault);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static rule_t rules[RULES_MAX];
@@ -158,7 +158,8 @@ kolo_status_t kolo_fail_point_pass(const char *name)
         if (strcmp(rules[i].name, name) == 0 && ++rules[i].passed == rules[i].hit && due.fault == KOLO_FAULT_NONE)
             due = rules[i];
     pthread_mutex_unlock(&lock);
-    if (kolo_fail_point_hook) kolo_fail_point_hook(name, due.fault);
+    void (*hook)(const char *, kolo_fault_t) = atomic_load(&kolo_fail_point_hook);
+    if (hook) hook(name, due.fault);
     return due.fault == KOLO_FAULT_NONE ? KOLO_OK : act(&due);
 }
 

@@ -82,8 +82,9 @@ const char *kolo_fault_name(kolo_fault_t fault);
 kolo_fault_t kolo_fault_find(const char *name);
 
 /* For tests: called at each passage while points are armed, before the fault is done (KOLO_FAULT_NONE: no rule
- * says anything here). KOLO_FAULT_NOMEM is all the hook's. Set before the library is used. */
-extern void (*kolo_fail_point_hook)(const char *name, kolo_fault_t fault);
+ * says anything here). KOLO_FAULT_NOMEM is all the hook's. Who
+ * sets another one has the old one called by passages that are under way. */
+extern void (*_Atomic kolo_fail_point_hook)(const char *name, kolo_fault_t fault);
 /* Has passages call the hook though there is no rule, for tests. */
 void kolo_fail_points_watch(void);
 

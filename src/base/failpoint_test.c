@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,6 +99,39 @@ static void the_hook_hears_of_passages(void **state)
     assert_int_equal(kolo_fail_points_arm("test.other:1:nomem"), KOLO_OK);
     another_place();
     assert_int_equal(seen_fault, KOLO_FAULT_NOMEM);
+    kolo_fail_point_hook = NULL;
+    assert_int_equal(kolo_fail_points_arm(NULL), KOLO_OK);
+}
+
+static _Atomic bool passes;
+static _Atomic int heard;
+
+static void count(const char *name, kolo_fault_t fault)
+{
+    (void)name, (void)fault;
+    atomic_fetch_add(&heard, 1);
+}
+
+static void *pass_on(void *arg)
+{
+    (void)arg;
+    while (atomic_load(&passes)) another_place();
+    return NULL;
+}
+
+/* A test sets its hook while threads of the library, which it cannot stop, come through places. */
+static void the_hook_changes_while_threads_pass(void **state)
+{
+    pthread_t threads[2];
+    (void)state;
+    atomic_store(&passes, true);
+    kolo_fail_points_watch();
+    for (int i = 0; i < 2; i++) assert_int_equal(pthread_create(&threads[i], NULL, pass_on, NULL), 0);
+    for (int i = 0; i < 2000 || (atomic_load(&heard) < 100 && i < 10000000); i++)
+        kolo_fail_point_hook = i % 2 ? NULL : count;
+    atomic_store(&passes, false);
+    for (int i = 0; i < 2; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+    assert_true(atomic_load(&heard) >= 100);
     kolo_fail_point_hook = NULL;
     assert_int_equal(kolo_fail_points_arm(NULL), KOLO_OK);
 }
@@ -212,8 +246,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(places_list_themselves),           cmocka_unit_test(a_rule_acts_once_at_its_hit),
         cmocka_unit_test(a_delay_lasts_as_long_as_it_says), cmocka_unit_test(rules_that_are_none_are_refused),
-        cmocka_unit_test(the_hook_hears_of_passages),       cmocka_unit_test(the_process_meets_its_fault),
-        cmocka_unit_test(an_orphan_holds_the_descriptors),  cmocka_unit_test(connected_sockets_are_reset),
+        cmocka_unit_test(the_hook_hears_of_passages),       cmocka_unit_test(the_hook_changes_while_threads_pass),
+        cmocka_unit_test(the_process_meets_its_fault),      cmocka_unit_test(an_orphan_holds_the_descriptors),
+        cmocka_unit_test(connected_sockets_are_reset),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -127,7 +127,7 @@ bool kit_stream_wait(const kit_rank_t *r, void *stream, kolo_cu_event_t event);
 /* What is queued on the stream from here to there becomes the plan of a graph. */
 bool kit_capture(const kit_rank_t *r, void *stream);
 bool kit_captured(const kit_rank_t *r, void *stream, void **plan);
-bool kit_capture_lost(const kit_rank_t *r, void *stream); /* ends one that should have failed */
+bool kit_capture_lost(const kit_rank_t *r, void *stream);      /* ends one that should have failed */
 bool kit_graph(const kit_rank_t *r, void *plan, void **graph); /* while this thread captures nothing */
 bool kit_replay(const kit_rank_t *r, void *graph, void *stream);
 void kit_graph_end(void *graph);
@@ -156,7 +156,7 @@ void kit_give_up(kit_team_t *t);
 /* Ends a case: all teams meet, one counts it. False: end the run. */
 bool kit_case_end(kit_team_t *t, bool good, const char *name);
 bool kit_leads(const kit_team_t *t);
-int kit_host_of(int rank); /* --hosts */
+int kit_host_of(int rank);   /* --hosts */
 void kit_show_threads(void); /* where each of them is, but this one */
 
 #define KIT_FAIL(...) kit_fail(__FILE__, __LINE__, __VA_ARGS__)

@@ -317,9 +317,8 @@ static void note_due(kolo_windows_t *w, const kolo_call_t *calls, size_t count)
 static kolo_status_t check_window(const kolo_body_t *body, const kolo_call_t *call)
 {
     kolo_exec_call_t put = {.kind = KOLO_EXEC_SEND, .root = -1, .src = call->src, .count = call->count};
-    int now = KOLO_CU_CAPTURE_NONE;
     const kolo_cuda_device_t *device;
-    bool pushed, signals = call->kind != KOLO_CALL_PUT || call->window->signal >= 0;
+    bool captured, pushed, signals = call->kind != KOLO_CALL_PUT || call->window->signal >= 0;
     put.elem = call->elem;
     if (call->kind == KOLO_CALL_PUT && call->count && !kolo_window_find(body->windows, call->window->handle))
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "the window of a put to rank %u is gone", call->root);
@@ -328,10 +327,9 @@ static kolo_status_t check_window(const kolo_body_t *body, const kolo_call_t *ca
     if (!signals) return KOLO_OK;
     KOLO_TRY(kolo_cuda_device(body->gpu.device, &device));
     KOLO_TRY(kolo_cuda_enter(device, &pushed));
-    kolo_cu_result_t r = kolo_cuda_loaded()->stream_capturing(call->stream, &now);
+    kolo_status_t status = kolo_cuda_capturing(device, call->stream, &captured);
     kolo_cuda_leave(pushed);
-    if (r) return kolo_cuda_fail(r, body->gpu.device, "ask a stream");
-    if (now == KOLO_CU_CAPTURE_NONE) return KOLO_OK;
+    if (status != KOLO_OK || !captured) return status;
     return kolo_fail(
         KOLO_ERR_UNSUPPORTED,
         "rank %d: signals, and waits for them, cannot be captured in a graph: a replay would repeat the "

@@ -72,7 +72,7 @@ enum {
     KOLO_CU_CAPTURE_NONE = 0,
     KOLO_CU_CAPTURE_ACTIVE = 1,
     KOLO_CU_CAPTURE_INVALIDATED = 2, /* it has failed, and takes nothing more */
-    KOLO_CU_CAPTURE_ADD = 0, /* of nodes that a stream's next one comes behind */
+    KOLO_CU_CAPTURE_ADD = 0,         /* of nodes that a stream's next one comes behind */
     KOLO_CU_CAPTURE_RELAXED = 2,
     KOLO_CU_EVENT_EXTERNAL = 1, /* of a wait in a stream that is captured: a node that waits, at each replay */
 };

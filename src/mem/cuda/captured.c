@@ -1,11 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Memory of a graph that is being captured: cuMemAllocAsync() there returns an address that has no memory behind it
- * before the graph runs, and that attributes of pointers do not know. The node that gets it tells its length.
+ * Streams that are being captured. Memory of such a graph: cuMemAllocAsync() there returns an address that has no
+ * memory behind it before the graph runs, and that attributes of pointers do not know. The node that gets it tells
+ * its length.
  */
 #include "mem/cuda/cuda.h"
 
 #include <stdlib.h>
+
+#define CAPTURE_IMPLICIT 906
+
+kolo_status_t kolo_cuda_capturing(const kolo_cuda_device_t *device, kolo_cu_stream_t stream, bool *capturing)
+{
+    int now = KOLO_CU_CAPTURE_NONE;
+    kolo_cu_result_t r = kolo_cuda_loaded()->stream_capturing(stream, &now);
+    *capturing = now != KOLO_CU_CAPTURE_NONE;
+    if (KOLO_LIKELY(!r && now != KOLO_CU_CAPTURE_INVALIDATED)) return KOLO_OK;
+    if (r == CAPTURE_IMPLICIT)
+        return kolo_fail(
+            KOLO_ERR_INVALID_USAGE,
+            "nothing can be queued on the default stream while a stream is captured that waits for it: "
+            "pass another stream, or capture one made with cudaStreamNonBlocking");
+    if (r) return kolo_cuda_fail(r, device->ordinal, "ask a stream whether it is being captured");
+    return kolo_fail(KOLO_ERR_INVALID_USAGE,
+                     "the stream %p takes nothing, for its capture has failed (by a call that a capture forbids): "
+                     "cudaStreamEndCapture() comes first",
+                     (void *)stream);
+}
 
 static bool is_of(kolo_cu_node_t node, kolo_cu_ptr_t p, kolo_cu_get_node_t *get)
 {

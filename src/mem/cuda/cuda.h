@@ -45,6 +45,9 @@ bool kolo_cuda_reaches(kolo_cu_device_t device, const void *p, bool legacy);
 /* Finds memory that is not this device's own, but that it and its copy engines reach: pinned host memory, that of
  * another device of this process with peer access, managed, or from a graph. The device's context is current. */
 bool kolo_cuda_find_other(const kolo_cuda_device_t *device, const void *p, kolo_mem_place_t *place);
+/* Tells whether a stream is being captured. KOLO_ERR_INVALID_USAGE: a capture keeps anything from being queued
+ * there, so the program has to end it first, and no operation is lost. */
+kolo_status_t kolo_cuda_capturing(const kolo_cuda_device_t *device, kolo_cu_stream_t stream, bool *capturing);
 /* Finds memory that the graph which a stream is being captured into gets when it runs: until then the driver knows
  * its address only there. The same holds of the context. */
 bool kolo_cuda_find_captured(const kolo_cuda_device_t *device, kolo_cu_stream_t stream, const void *p,

@@ -6,8 +6,7 @@
 
 #include <string.h>
 
-#define NOT_SUPPORTED    801
-#define CAPTURE_IMPLICIT 906
+#define NOT_SUPPORTED 801
 
 static kolo_status_t failed(const kolo_cuda_device_t *device, kolo_cu_result_t r)
 {
@@ -132,38 +131,19 @@ static kolo_status_t check_stream(kolo_cuda_order_t *o, kolo_cu_stream_t stream)
     return KOLO_OK;
 }
 
-/* Asks whether a stream is being captured, and refuses one that takes nothing: the program has to end its capture,
- * and no operation is lost. */
-static kolo_status_t ask_capture(const kolo_cuda_device_t *device, kolo_cu_stream_t stream, int *now)
-{
-    kolo_cu_result_t r = kolo_cuda_loaded()->stream_capturing(stream, now);
-    if (KOLO_LIKELY(!r && *now != KOLO_CU_CAPTURE_INVALIDATED)) return KOLO_OK;
-    if (r == CAPTURE_IMPLICIT)
-        return kolo_fail(KOLO_ERR_INVALID_USAGE,
-                         "nothing can be queued on the default stream while a stream is captured that waits for it: "
-                         "pass another stream, or capture one made with cudaStreamNonBlocking");
-    if (r) return failed(device, r);
-    return kolo_fail(KOLO_ERR_INVALID_USAGE,
-                     "the stream %p takes nothing, for its capture has failed (by a call that a capture forbids): "
-                     "cudaStreamEndCapture() comes first",
-                     (void *)stream);
-}
-
 kolo_status_t kolo_cuda_order_look(kolo_cuda_order_t *o, kolo_cu_stream_t stream)
 {
-    int now = KOLO_CU_CAPTURE_NONE;
+    bool captured;
     KOLO_TRY(check_stream(o, stream));
-    return ask_capture(o->device, stream, &now);
+    return kolo_cuda_capturing(o->device, stream, &captured);
 }
 
 kolo_status_t kolo_cuda_order_before(kolo_cuda_order_t *o, kolo_cu_stream_t stream)
 {
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
-    int now = KOLO_CU_CAPTURE_NONE;
     kolo_cu_result_t r = KOLO_CU_SUCCESS;
     if (KOLO_UNLIKELY(stream != o->checked)) KOLO_TRY(check_stream(o, stream));
-    KOLO_TRY(ask_capture(o->device, stream, &now));
-    o->capturing = now != KOLO_CU_CAPTURE_NONE;
+    KOLO_TRY(kolo_cuda_capturing(o->device, stream, &o->capturing));
     o->alone = false;
     if (KOLO_UNLIKELY(o->capturing)) return failed(o->device, api->capture_info ? before_captured(o, stream) : r);
     o->now = 0; /* a handle may be that of another stream than it was at the last call; 0: nobody knows */
@@ -197,11 +177,10 @@ kolo_status_t kolo_cuda_order_poll(kolo_cuda_order_t *o)
 
 kolo_status_t kolo_cuda_streams_alike(const kolo_cuda_device_t *device, void *one, void *other, bool *alike)
 {
-    int here = KOLO_CU_CAPTURE_NONE, there = KOLO_CU_CAPTURE_NONE;
-    bool pushed;
+    bool pushed, here = false, there = false;
     KOLO_TRY(kolo_cuda_enter(device, &pushed));
-    kolo_status_t status = ask_capture(device, one, &here);
-    if (status == KOLO_OK) status = ask_capture(device, other, &there);
+    kolo_status_t status = kolo_cuda_capturing(device, one, &here);
+    if (status == KOLO_OK) status = kolo_cuda_capturing(device, other, &there);
     *alike = here == there;
     kolo_cuda_leave(pushed);
     return status;

@@ -242,14 +242,13 @@ static kolo_cu_result_t record_note(queue_t *q, void *stream, kolo_queue_note_t 
 static kolo_status_t note(void *queue, void *stream, kolo_queue_note_t *note)
 {
     queue_t *q = queue;
-    int capture = KOLO_CU_CAPTURE_NONE;
-    bool pushed;
+    bool captured, pushed;
     KOLO_TRY(kolo_cuda_enter(q->device, &pushed));
-    kolo_cu_result_t r = q->api->stream_capturing(stream, &capture);
-    if (r) return ended(q, r, pushed, "ask a stream");
-    if (capture == KOLO_CU_CAPTURE_NONE)
+    kolo_status_t status = kolo_cuda_capturing(q->device, stream, &captured);
+    if (status == KOLO_OK && !captured)
         return ended(q, record_note(q, stream, note), pushed, "record an event in the program's stream");
     kolo_cuda_leave(pushed); /* its event would become a part of the graph, and no other stream could wait */
+    if (status != KOLO_OK) return status;
     return kolo_fail(
         KOLO_ERR_UNSUPPORTED,
         "the stream is being captured: what ranks agree on by name cannot be a part of a graph (submit "

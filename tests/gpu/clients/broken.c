@@ -6,6 +6,7 @@
  */
 #include "clients.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static kolo_status_t sum(const kit_rank_t *r, kolo_comm_t comm, size_t to, void *stream)
@@ -36,18 +37,17 @@ static bool goes_on(kit_rank_t *r, int salt)
     return good;
 }
 
-typedef enum { A_CALL, MESSAGES, STREAMS, A_GROUP } how_t;
+typedef enum { A_CALL, MESSAGES, STREAMS, A_GROUP, A_SIGNAL } how_t;
 
 static kolo_status_t call(const kit_rank_t *r, kolo_comm_t other, how_t how)
 {
     int next = (r->rank + 1) % r->nranks, last = (r->rank + r->nranks - 1) % r->nranks;
     if (how == A_CALL) return sum(r, r->comm, B, r->streams[0]);
+    if (how == A_SIGNAL) return kolo_signal(next, 0, r->comm, r->streams[0]);
     kolo_status_t status = kolo_group_start();
     if (how == MESSAGES) {
-        if (status == KOLO_OK)
-            status = kolo_send(r->buffer, COUNT, KOLO_INT32, next, r->comm, r->streams[0]);
-        if (status == KOLO_OK)
-            status = kolo_recv(r->buffer + C, COUNT, KOLO_INT32, last, r->comm, r->streams[0]);
+        if (status == KOLO_OK) status = kolo_send(r->buffer, COUNT, KOLO_INT32, next, r->comm, r->streams[0]);
+        if (status == KOLO_OK) status = kolo_recv(r->buffer + C, COUNT, KOLO_INT32, last, r->comm, r->streams[0]);
     } else {
         if (status == KOLO_OK) status = sum(r, how == STREAMS ? r->comm : other, C, r->streams[1]);
         if (status == KOLO_OK) status = sum(r, r->comm, B, r->streams[0]);
@@ -81,8 +81,7 @@ static bool default_stream(kit_team_t *t)
     good = good && refused(r, sum(r, r->comm, C, NULL), KOLO_ERR_INVALID_USAGE, "default stream");
     good = good && KIT_OK(sum(r, r->comm, D, r->streams[1])); /* any other may be used */
     good = kit_captured(r, blocking, &plan) && good && kit_graph(r, plan, &graph);
-    good = good && kit_replay(r, graph, blocking) &&
-           clients_is_sum(r, B, COUNT, 110, 1, blocking, "the capture") &&
+    good = good && kit_replay(r, graph, blocking) && clients_is_sum(r, B, COUNT, 110, 1, blocking, "the capture") &&
            clients_is_sum(r, D, COUNT, 110, 1, r->streams[1], "beside the capture");
     kit_graph_end(graph);
     kit_stream_end(r, blocking);
@@ -121,8 +120,12 @@ bool clients_broken(kit_team_t *t)
     other = t->ranks[0].comm;
     t->ranks[0].comm = first;
     bool good = true;
-    for (int how = A_CALL; how <= A_GROUP && good; how++)
+    int ways = getenv("KOLO_GPU_EXECUTOR") ? A_GROUP : A_SIGNAL; /* signals need kernels */
+    kolo_window_t window = NULL;
+    good = ways == A_GROUP || KIT_OK(kolo_window_register(first, t->ranks[0].buffer + D, 4096, &window));
+    for (int how = A_CALL; how <= ways && good; how++)
         good = capture_fails(t, other, (how_t)how, false) && capture_fails(t, other, (how_t)how, true);
     good = good && default_stream(t) && other_gpu(t, other);
+    good = good && (!window || KIT_OK(kolo_window_deregister(first, window)));
     return KIT_OK(kolo_comm_destroy(other)) && good;
 }

@@ -49,9 +49,10 @@ static bool all_come(kit_rank_t *r, uint64_t limit, const char *where, uint64_t 
             last = kit_now_ms();
             done++;
         } else if (kit_now_ms() - last > limit) {
-            good = KIT_FAIL("rank %d: messages hang beside %s: %d of %d groups came within %llu ms, then none for "
-                            "%llu ms",
-                            r->rank, where, done, made, (unsigned long long)(last - begun), (unsigned long long)limit);
+            good =
+                KIT_FAIL("rank %d: messages hang beside %s: %d of %d groups came within %llu ms, then none for "
+                         "%llu ms",
+                         r->rank, where, done, made, (unsigned long long)(last - begun), (unsigned long long)limit);
             kit_show_threads();
         } else {
             kit_nap();
@@ -86,8 +87,9 @@ static bool beside_others(kit_team_t *t, unsigned blocks, bool all)
     good = kit_sync(r, r->streams[0]) && good;
     rest = kit_now_ms() - rest;
     if (t->options->verbose || !good)
-        fprintf(stderr, "rank %d: %d groups of messages: %llu ms beside nothing, %llu beside %s, what was left %llu\n",
-                r->rank, GROUPS, (unsigned long long)alone, (unsigned long long)took, where, (unsigned long long)rest);
+        fprintf(
+            stderr, "rank %d: %d groups of messages: %llu ms beside nothing, %llu beside %s, what was left %llu\n",
+            r->rank, GROUPS, (unsigned long long)alone, (unsigned long long)took, where, (unsigned long long)rest);
     good = kit_sync(r, stream) && good;
     kit_stream_end(r, stream);
     return kit_case_end(t, good, "messages on a part of a GPU");

@@ -181,7 +181,8 @@ kolo_cu_result_t cuStreamBeginCapture_v2(kolo_cu_stream_t stream, int mode)
     if (s && !why) {
         kolo_cu_graph_t graph = calloc(1, sizeof *graph);
         if (!graph) abort();
-        *graph = (struct CUgraph_st){.id = ++last_graph, .refs = 1, .open = true, .broken = &broken, .tail = &graph->head};
+        *graph = (struct CUgraph_st){
+            .id = ++last_graph, .refs = 1, .open = true, .broken = &broken, .tail = &graph->head};
         s->capture = (fake_capture_t){.graph = graph, .origin = true};
         captures++;
     }

@@ -7,10 +7,9 @@
 
 static kolo_status_t refuse_capture(const kolo_cuda_state_t *s, const kolo_exec_move_t *m)
 {
-    int now = KOLO_CU_CAPTURE_NONE;
-    kolo_cu_result_t r = m->word ? s->api->stream_capturing(m->stream, &now) : KOLO_CU_SUCCESS;
-    if (r) return kolo_cuda_fail(r, s->device->ordinal, "ask a stream");
-    if (now == KOLO_CU_CAPTURE_NONE) return KOLO_OK;
+    bool captured;
+    KOLO_TRY(kolo_cuda_capturing(s->device, m->stream, &captured));
+    if (!captured || !m->word) return KOLO_OK;
     return kolo_fail(
         KOLO_ERR_UNSUPPORTED,
         "rank %d: signals, and waits for them, cannot be captured in a graph: a replay would repeat the "

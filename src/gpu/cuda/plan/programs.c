@@ -162,16 +162,15 @@ static kolo_status_t find(kolo_cuda_state_t *s, const kolo_exec_call_t *call, pr
  * that the graph is replayed. */
 static kolo_status_t bring(kolo_cuda_state_t *s, program_t *g, void *region, kolo_cu_stream_t stream)
 {
-    int now = KOLO_CU_CAPTURE_NONE;
+    bool captured;
     if (g->there) return KOLO_OK;
     for (int f = 0; f < 2; f++) {
         const form_t *form = &g->forms[f];
         char *to = (char *)region + s->plans->args.plan.programs + form->at;
         if (form->plan) KOLO_TRY(kolo_cuda_put_copy(s, to, form->lowered.image, form->lowered.bytes, stream));
     }
-    kolo_cu_result_t r = s->api->stream_capturing(stream, &now);
-    if (r) return kolo_cuda_fail(r, s->device->ordinal, "ask whether a stream is being captured");
-    g->there = now == KOLO_CU_CAPTURE_NONE;
+    KOLO_TRY(kolo_cuda_capturing(s->device, stream, &captured));
+    g->there = !captured;
     return KOLO_OK;
 }
 
