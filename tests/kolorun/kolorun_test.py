@@ -62,6 +62,10 @@ def test_stderr_stays_apart():
     same(run("-n", "1", "sh", "-c", "echo out; echo err >&2")[1:], ("[0] out\n", "[0] err\n"))
 
 
+def test_no_tag_adds_no_line_end():
+    same(run("-n", "1", "--no-tag", "printf", "a\\nb")[1], "a\nb")
+
+
 def test_unfinished_last_line_is_shown():
     same(run("-n", "1", "printf", "a\\nb")[1], "[0] a\n[0] b\n")
 
@@ -255,6 +259,27 @@ def test_words_of_ssh_do_not_lead_the_terminal():
     assert b"\033" not in err and b"\302\233" not in err, err
 
 
+def test_login_script_that_writes_without_end():
+    """The time limit holds, and what nobody reads is not kept."""
+    ssh = TMP / "ssh"
+    ssh.write_text("#!/bin/sh\nexec yes 'some words of a login script' >&2\n")
+    ssh.chmod(0o755)
+    reader, writer = os.pipe()
+    p = start("-H", "elsewhere", "--start-timeout", "1", "--ssh", str(ssh), "true", stderr=writer)
+    os.close(writer)
+    peak, begun = 0, time.monotonic()
+    while p.poll() is None and time.monotonic() < begun + 1.5:
+        found = re.search(r"VmHWM:\s+(\d+)", pathlib.Path(f"/proc/{p.pid}/status").read_text())
+        peak = max(peak, int(found[1])) if found else peak
+        time.sleep(0.05)
+    with os.fdopen(reader, "rb") as said:
+        words = said.read()
+    assert b"kolorun there did not start within 1 s" in words, words[-300:]
+    assert len(words) < 8 << 20, len(words)
+    assert 0 < peak < 24 << 10, f"{peak} KB"
+    same(p.wait(), 1)
+
+
 def test_sigterm_and_sighup_kill_after_the_grace():
     for sig in (signal.SIGTERM, signal.SIGHUP):
         for old in TMP.glob("pid.*"):
@@ -390,6 +415,69 @@ def test_file_of_a_process_comes_before_its_end():
     agent.stdout.close()
     agent.wait()
     same(said, [b"said\0said\n"])
+
+
+def files_passed_on(agent, count):
+    """Names and contents of the next files that an agent passes on."""
+    seen = {}
+    for kind, _, data in frames_of(agent):
+        if kind == 4:
+            name, content = data.split(b"\0", 1)
+            seen[name.decode()] = content.decode()
+        if len(seen) >= count:
+            return seen
+    return seen
+
+
+def agent_with_a_directory(*command):
+    before = set(TMP.glob("kolorun-??????"))
+    agent = subprocess.Popen([*command, KOLORUN, "--agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             env={**os.environ, "TMPDIR": str(TMP)})
+    until(lambda: set(TMP.glob("kolorun-??????")) - before, "the directory of the job")
+    return agent, (set(TMP.glob("kolorun-??????")) - before).pop()
+
+
+def move_in(folder, name):
+    (folder / ".made").write_text(f"{name}\n")
+    (folder / ".made").rename(folder / name)
+
+
+def test_files_are_passed_on_where_the_kernel_lost_count():
+    """It keeps so many events, and drops what comes then."""
+    most = int(pathlib.Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+    if most > 100000:
+        print(f"skipped: {most} events are too many here")
+        sys.exit(77)
+    agent, folder = agent_with_a_directory()
+    until(lambda: any("inotify" in os.readlink(f) for f in pathlib.Path(f"/proc/{agent.pid}/fd").iterdir()), "the watch")
+    os.kill(agent.pid, signal.SIGSTOP)
+    move_in(folder, "a")
+    for i in range(most // 2 + 1):
+        os.rename(folder / "a", folder / "b")
+        os.rename(folder / "b", folder / "a")
+    move_in(folder, "id")
+    os.kill(agent.pid, signal.SIGCONT)
+    same(files_passed_on(agent, 2), {"a": "a\n", "id": "id\n"})
+    agent.stdin.close()
+    agent.stdout.close()
+    agent.wait()
+
+
+def test_files_are_passed_on_without_inotify():
+    """A user's watchers may all be taken, mostly by others than Kolo. Nothing comes back that came from elsewhere."""
+    without = ("unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"', "sh")
+    if subprocess.run([*without, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        print("skipped: there are no user namespaces here")
+        sys.exit(77)
+    agent, folder = agent_with_a_directory(*without)
+    agent.stdin.write(frame(4, 0, b"other\0of another host\n"))
+    agent.stdin.flush()
+    until(lambda: (folder / "other").exists(), "the file of another host")
+    move_in(folder, "id")
+    same(files_passed_on(agent, 1), {"id": "id\n"})
+    agent.stdin.close()
+    agent.stdout.close()
+    agent.wait()
 
 
 def test_time_limit():

@@ -6,8 +6,7 @@
  * bounded.
  */
 #include "kolorun_agent.h"
-
-#include "base/file/limit.h"
+#include "kolorun_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,8 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/inotify.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,7 +29,7 @@ typedef struct {
     kolorun_sink_t out;
     uint8_t *in;
     size_t in_used, in_cap;
-    int watch;         /* inotify on the directory */
+    kolorun_files_t files;
     bool paused[2];    /* streams that are not to be read */
     double last_beat;  /* 0: none was ever heard */
     double hold_until; /* 0: no end is kept back */
@@ -53,6 +50,11 @@ static void send_number(agent_t *a, kolorun_frame_type_t type, int id, int value
     uint8_t number[4];
     kolorun_put_i32(number, value);
     send_frame(a, type, id, number, sizeof number);
+}
+
+static void send_file(void *a, const void *data, size_t bytes)
+{
+    send_frame(a, KOLORUN_FILE, 0, data, bytes);
 }
 
 static void trouble(agent_t *a, const char *text)
@@ -89,28 +91,6 @@ static void on_signal(agent_t *a, const kolorun_frame_t *frame)
     for (int i = 0; i < a->group.nchildren; i++)
         if (a->group.children[i].id == frame->id && a->group.children[i].pidfd >= 0)
             kill(a->group.children[i].pid, sig);
-}
-
-/* Puts a file of another host in place. The name that is written first starts with a dot: such names are not passed
- * on, and neither is what becomes of them, because the file is then linked and not moved. */
-static void on_file(agent_t *a, const kolorun_frame_t *frame)
-{
-    const char *name;
-    const uint8_t *content;
-    size_t bytes;
-    char first[sizeof a->group.dir + 16], path[sizeof a->group.dir + KOLORUN_FILE_NAME_MAX + 2];
-    if (!kolorun_file_decode(frame, &name, &content, &bytes)) return;
-    snprintf(first, sizeof first, "%s/.new", a->group.dir);
-    snprintf(path, sizeof path, "%s/%s", a->group.dir, name);
-    int fd = open(first, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    bool ok = fd >= 0 && kolo_file_write(fd, content, bytes) == (ssize_t)bytes;
-    if (fd >= 0) close(fd);
-    if (ok) {
-        unlink(path);
-        ok = link(first, path) == 0;
-    }
-    if (!ok) trouble(a, "a file of another host cannot be written into the job's directory");
-    unlink(first);
 }
 
 /* Writes what the process takes of its input now, and says so. That a process reads no more is sent once. */
@@ -162,7 +142,8 @@ static void on_frame(agent_t *a, const kolorun_frame_t *frame)
             a->paused[frame->id - 1] = on != 0;
         break;
     case KOLORUN_FILE:
-        on_file(a, frame);
+        if (!kolorun_files_put(&a->files, frame))
+            trouble(a, "a file of another host cannot be written into the job's directory");
         break;
     case KOLORUN_BEAT:
         a->last_beat = kolorun_now();
@@ -243,44 +224,12 @@ static void on_start_error(agent_t *a)
         send_number(a, KOLORUN_NOT_STARTED, why.id, why.error);
 }
 
-static void pass_on_file(agent_t *a, const char *name)
-{
-    char path[sizeof a->group.dir + KOLORUN_FILE_NAME_MAX + 2];
-    uint8_t data[KOLORUN_FILE_NAME_MAX + KOLORUN_FILE_MAX];
-    struct stat st;
-    size_t n = strlen(name) + 1;
-    if (n > KOLORUN_FILE_NAME_MAX || !kolorun_file_name_ok(name)) return;
-    snprintf(path, sizeof path, "%s/%s", a->group.dir, name);
-    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) return; /* gone again */
-    memcpy(data, name, n);
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
-        st.st_size <= (off_t)KOLORUN_FILE_MAX) {
-        ssize_t got = read(fd, data + n, KOLORUN_FILE_MAX);
-        if (got >= 0) send_frame(a, KOLORUN_FILE, 0, data, n + (size_t)got);
-    }
-    close(fd);
-    explicit_bzero(data, sizeof data);
-}
-
-static void on_watch(agent_t *a)
-{
-    char buf[4096] __attribute__((aligned(__alignof__(struct inotify_event))));
-    ssize_t n;
-    while ((n = read(a->watch, buf, sizeof buf)) > 0)
-        for (char *p = buf; p < buf + n;) {
-            const struct inotify_event *e = (const struct inotify_event *)p;
-            if (e->len > 0) pass_on_file(a, e->name);
-            p += sizeof *e + e->len;
-        }
-}
-
 static void tell_end(agent_t *a, int i)
 {
     kolorun_child_t *c = &a->group.children[i];
     /* What it did before its end is told before it, whatever this turn of poll() saw of it. */
     on_start_error(a);
-    on_watch(a);
+    kolorun_files_step(&a->files, true);
     drain_child(a, i);
     close(c->pidfd);
     c->pidfd = -1;
@@ -327,16 +276,21 @@ static void collect_ended(agent_t *a)
 
 /* ---- the loop ---- */
 
+static bool is_full(const agent_t *a)
+{
+    return kolorun_sink_pending(&a->out) > KOLORUN_SINK_HIGH;
+}
+
 static nfds_t fill_polls(agent_t *a)
 {
     a->polls = kolorun_grow(a->polls, sizeof *a->polls * (FIXED_POLLS + CHILD_POLLS * (size_t)a->group.nchildren));
     struct pollfd *p = a->polls;
-    const bool full = kolorun_sink_pending(&a->out) > KOLORUN_SINK_HIGH;
+    const bool full = is_full(a);
     *p++ = (struct pollfd){.fd = STDIN_FILENO, .events = POLLIN};
     *p++ = (struct pollfd){.fd = kolorun_sink_pending(&a->out) > 0 ? STDOUT_FILENO : -1, .events = POLLOUT};
     *p++ = (struct pollfd){.fd = a->group.guard_pidfd, .events = POLLIN};
     *p++ = (struct pollfd){.fd = a->group.start_read, .events = POLLIN};
-    *p++ = (struct pollfd){.fd = full ? -1 : a->watch, .events = POLLIN};
+    *p++ = (struct pollfd){.fd = full ? -1 : a->files.watch, .events = POLLIN};
     *p++ = (struct pollfd){.fd = a->group.child_fd, .events = POLLIN};
     for (int i = 0; i < a->group.nchildren; i++) {
         const kolorun_child_t *c = &a->group.children[i];
@@ -352,6 +306,7 @@ static nfds_t fill_polls(agent_t *a)
 static int wait_ms(const agent_t *a)
 {
     double next = a->hold_until;
+    if (!is_full(a)) kolorun_sooner(&next, a->files.look_at);
     if (a->last_beat != 0) kolorun_sooner(&next, a->last_beat + BEAT_LIMIT_S);
     return kolorun_wait_ms(next);
 }
@@ -362,7 +317,7 @@ static void run(agent_t *a)
         nfds_t n = fill_polls(a);
         if (poll(a->polls, n, wait_ms(a)) < 0 && errno != EINTR) break;
         const int nchildren = a->group.nchildren; /* starts add more */
-        if (a->polls[4].revents) on_watch(a);
+        if (a->polls[4].revents || (a->files.watch < 0 && !is_full(a))) kolorun_files_step(&a->files, false);
         if (a->polls[3].revents) on_start_error(a);
         bool ended = a->polls[5].revents != 0 || a->hold_until != 0;
         for (int i = 0; i < nchildren; i++) {
@@ -386,7 +341,7 @@ static void run(agent_t *a)
 
 int kolorun_agent_main(void)
 {
-    agent_t a = {.watch = -1};
+    agent_t a = {.files.watch = -1};
     /* Descriptors of whoever started us are nobody's here. */
     if (syscall(SYS_close_range, 3u, ~0u, 0u) != 0)
         for (int fd = 3; fd < 1024; fd++) close(fd);
@@ -397,8 +352,7 @@ int kolorun_agent_main(void)
     kolorun_sink_bytes(&a.out, KOLORUN_AGENT_MAGIC, strlen(KOLORUN_AGENT_MAGIC));
     bool ok = kolorun_group_init(&a.group);
     if (ok) {
-        a.watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-        if (a.watch >= 0) inotify_add_watch(a.watch, a.group.dir, IN_MOVED_TO | IN_ONLYDIR);
+        kolorun_files_init(&a.files, a.group.dir, send_file, &a);
         send_number(&a, KOLORUN_HELLO, 0, (int)getpid());
     } else {
         trouble(&a, a.group.error);
@@ -408,7 +362,7 @@ int kolorun_agent_main(void)
     kolorun_group_fini(&a.group);
     kolorun_sink_flush(&a.out);
     kolorun_sink_fini(&a.out);
-    if (a.watch >= 0) close(a.watch);
+    kolorun_files_fini(&a.files);
     free(a.in);
     free(a.polls);
     return ok ? 0 : 1;
