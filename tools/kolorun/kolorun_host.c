@@ -25,6 +25,7 @@
 #define GREETING_MAX  65536u /* what login scripts may print before the agent speaks */
 #define BEAT_EVERY_S  15.0   /* four are missed before an agent gives up */
 #define SSH_WORDS_MAX 64
+#define SSH_FAILED    255 /* its own status; others are those of the command there */
 
 enum { AT_IN, AT_OUT, AT_SAID, AT_END };
 
@@ -34,6 +35,7 @@ struct kolorun_host {
     const kolorun_host_events_t *events;
     void *arg;
     bool local, greeted, ready, lost;
+    bool hushed; /* the user does not read what it says */
     pid_t pid;
     int pidfd, in, said; /* its stdout and stderr */
     kolorun_sink_t out;  /* its stdin */
@@ -252,6 +254,7 @@ void kolorun_host_signal(kolorun_host_t *host, int id, int sig)
 
 void kolorun_host_pause(kolorun_host_t *host, int stream, bool on)
 {
+    if (stream == 2) host->hushed = on;
     send_number(host, KOLORUN_PAUSE, stream, on);
 }
 
@@ -377,11 +380,12 @@ static bool read_frames(kolorun_host_t *h)
     return true;
 }
 
+/* A login script may write without end. */
 static void read_said(kolorun_host_t *h)
 {
-    char c[256];
-    ssize_t n;
-    while (h->said >= 0 && (n = read(h->said, c, sizeof c)) != 0) {
+    char c[4096];
+    ssize_t n = 1;
+    for (int k = 0; k < READ_ROUNDS && h->said >= 0 && !h->hushed && (n = read(h->said, c, sizeof c)) != 0; k++) {
         if (n < 0) return; /* nothing more now */
         for (ssize_t i = 0; i < n; i++) {
             if (c[i] != '\n' && c[i] != '\r') h->line[h->line_used++] = c[i];
@@ -391,7 +395,8 @@ static void read_said(kolorun_host_t *h)
             h->events->said(h->arg, h, h->line);
         }
     }
-    if (h->said >= 0) close(h->said);
+    if (n != 0 || h->said < 0) return;
+    close(h->said);
     h->said = -1;
 }
 
@@ -411,7 +416,10 @@ static void on_end(kolorun_host_t *h)
         snprintf(text, sizeof text, "%s was killed by signal %d", what, WTERMSIG(status));
     else
         snprintf(text, sizeof text, "%s ended with status %d%s", what, WEXITSTATUS(status),
-                 h->ready ? "" : " before it answered (can kolorun be started there? --remote-kolorun)");
+                 h->ready ? ""
+                 : !h->local && WEXITSTATUS(status) == SSH_FAILED
+                     ? " before it answered (is it reached without a password? try: ssh HOST true)"
+                     : " before it answered (can kolorun be started there? --remote-kolorun)");
     lose(h, text);
 }
 
@@ -420,7 +428,7 @@ void kolorun_host_polls(const kolorun_host_t *host, struct pollfd polls[KOLORUN_
     polls[AT_IN] = (struct pollfd){.fd = host->lost ? -1 : host->in, .events = POLLIN};
     polls[AT_OUT] =
         (struct pollfd){.fd = kolorun_sink_pending(&host->out) > 0 ? host->out.fd : -1, .events = POLLOUT};
-    polls[AT_SAID] = (struct pollfd){.fd = host->said, .events = POLLIN};
+    polls[AT_SAID] = (struct pollfd){.fd = host->hushed ? -1 : host->said, .events = POLLIN};
     polls[AT_END] = (struct pollfd){.fd = host->pidfd, .events = POLLIN};
 }
 

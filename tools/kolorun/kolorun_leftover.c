@@ -92,8 +92,7 @@ static int kill_marked(pid_t pid, const void *arg)
     int fd = open(path, O_RDONLY | O_CLOEXEC), killed = 0;
     char *text = fd >= 0 && pid != getpid() ? malloc(ENVIRON_BYTES) : NULL;
     size_t used = 0, length = strlen(mark) + 1; /* with its NUL */
-    for (ssize_t n = 1; text != NULL && n > 0 && used<ENVIRON_BYTES; used += n> 0 ? (size_t)n : 0)
-        n = read(fd, text + used, ENVIRON_BYTES - used);
+    for (ssize_t n; text != NULL && (n = read(fd, text + used, ENVIRON_BYTES - used)) > 0;) used += (size_t)n;
     for (const char *at = text; at != NULL && at + length <= text + used && !killed;) {
         if (memcmp(at, mark, length) == 0) killed = kill(pid, SIGKILL) == 0;
         const char *end = memchr(at, '\0', used - (size_t)(at - text));

@@ -337,7 +337,8 @@ static int check(kolorun_options_t *o)
         return KOLORUN_STATUS_USAGE;
     }
     if (o->nranks <= o->hosts.slots) return -1;
-    fprintf(stderr, "kolorun: -n %d is more than the hosts have slots (%d)\n", o->nranks, o->hosts.slots);
+    fprintf(stderr, "kolorun: -n %d is more than the hosts have slots (%d): -H %s:N gives that host N\n", o->nranks,
+            o->hosts.slots, o->hosts.hosts[0].name);
     return KOLORUN_STATUS_USAGE;
 }
 

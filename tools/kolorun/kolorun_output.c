@@ -164,7 +164,10 @@ void kolorun_stream_feed(kolorun_stream_t *stream, const void *data, size_t byte
 
 void kolorun_stream_fini(kolorun_stream_t *stream)
 {
-    if (stream->used > 0) sink_line(stream->sink, stream->tag, stream->buf, stream->used);
+    if (stream->tag[0] == '\0')
+        kolorun_sink_bytes(stream->sink, stream->buf, stream->used);
+    else if (stream->used > 0)
+        sink_line(stream->sink, stream->tag, stream->buf, stream->used);
     free(stream->buf);
     stream->buf = NULL;
     stream->used = stream->cap = 0;

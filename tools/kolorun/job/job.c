@@ -106,8 +106,10 @@ static void on_time(job_t *job)
         kolorun_sink_printf(
             &job->err,
             "if they wait for each other: kolo-top --dump, before the limit, says for whom; or give "
-            "operations a limit that is shorter, -x KOLO_OP_TIMEOUT_MS=%.0f, and they say it themselves",
-            job->options->timeout_s * 500);
+            "operations a limit that is shorter, -x KOLO_OP_TIMEOUT_MS=%.0f -x KOLO_INIT_TIMEOUT_MS=%.0f (that is "
+            "for "
+            "the first ones, which connect), and they say it themselves",
+            job->options->timeout_s * 500, job->options->timeout_s * 500);
     }
     if (job->kill_at == 0 || t < job->kill_at) return;
     job_names(job, NULL, names);

@@ -177,9 +177,11 @@ static void print_not_started(process_t *p, const kolorun_host_t *agent, int num
     const char *program = p->host->job->options->argv[0];
     const bool in_path = number == ENOENT && strchr(program, '/') == NULL;
     const bool here = in_path && kolorun_host_is_local(agent) && access(program, R_OK) == 0;
-    const char *try = here && access(program, X_OK) != 0
-                          ? "; it lies here and may not be executed: chmod +x, then ./"
-                          : "; try ./";
+    const bool may_not_run = here && access(program, X_OK) != 0;
+    const char *hint = may_not_run ? "; it lies here and may not be executed: chmod +x, then ./"
+                       : here      ? "; try ./"
+                       : in_path   ? hint_for(program)
+                                   : "";
     struct stat file;
     const char *why = strerror(number);
     if (number == EACCES && kolorun_host_is_local(agent) && stat(program, &file) == 0)
@@ -187,9 +189,6 @@ static void print_not_started(process_t *p, const kolorun_host_t *agent, int num
     if (number == EMFILE) why = "too many open files (ulimit -n)";
     if (number == ENOENT && !in_path && kolorun_host_is_local(agent) && access(program, F_OK) == 0)
         why = "what is to run it is not there: the interpreter that its first line names, or the dynamic loader";
-    const char *hint = here ?
-    try : in_path
-        ? hint_for(program) : "";
     snprintf(p->how, sizeof p->how, "cannot start %.60s: %s%s%s%.60s", program, why, in_path ? " in PATH" : "",
              hint, here ? program : "");
 }
