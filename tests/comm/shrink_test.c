@@ -221,6 +221,56 @@ static void a_loss_during_shrink_is_agreed_on(void **state)
 
 /* ---- bad calls ---- */
 
+/* Who is to go has gone already, which the others know or do not know yet. */
+static void leave_out_who_has_gone(rank_t *r)
+{
+    const int excluded[] = {2};
+    kolo_comm_t child = NULL;
+    EXPECT(works(r->comm));
+    meet();
+    if (r->rank == 2) {
+        EXPECT_OK(kolo_comm_abort(r->comm));
+    } else {
+        if (r->rank < 2) EXPECT_IS(KOLO_ERR_REMOTE, kolo_barrier(r->comm, NULL));
+        EXPECT_OK(kolo_comm_shrink(r->comm, excluded, 1, KOLO_SHRINK_DEFAULT, &child, NULL));
+        check_child(r, child, r->rank < 2 ? r->rank : r->rank - 1, r->nranks - 1);
+        end_comm(&child);
+        EXPECT_OK(kolo_comm_destroy(r->comm));
+    }
+    r->comm = NULL;
+}
+
+static void who_is_left_out_may_be_lost(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(4, leave_out_who_has_gone, NULL), 0);
+}
+
+/* The list has one who lives; another one is lost. */
+static void leave_out_another(rank_t *r)
+{
+    const int excluded[] = {3};
+    kolo_comm_t child = NULL;
+    EXPECT(works(r->comm));
+    meet();
+    if (r->rank < 2) {
+        EXPECT_IS(KOLO_ERR_REMOTE, kolo_barrier(r->comm, NULL));
+        EXPECT_IS(KOLO_ERR_REMOTE, kolo_comm_shrink(r->comm, excluded, 1, KOLO_SHRINK_DEFAULT, &child, NULL));
+    } else if (r->rank == 2) {
+        EXPECT_OK(kolo_comm_abort(r->comm));
+        r->comm = NULL;
+    }
+    meet();
+    if (r->comm) EXPECT_OK(kolo_comm_abort(r->comm));
+    r->comm = NULL;
+}
+
+static void a_loss_that_is_not_listed_is_told(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(4, leave_out_another, NULL), 0);
+}
+
 static void call_wrongly(rank_t *r)
 {
     kolo_comm_t child = NULL;
@@ -283,6 +333,8 @@ int main(void)
         cmocka_unit_test(a_stuck_collective_is_left_behind),
         cmocka_unit_test(ranks_are_lost_one_after_another),
         cmocka_unit_test(a_loss_during_shrink_is_agreed_on),
+        cmocka_unit_test(who_is_left_out_may_be_lost),
+        cmocka_unit_test(a_loss_that_is_not_listed_is_told),
         cmocka_unit_test(bad_lists_are_refused),
         cmocka_unit_test(different_lists_are_noticed),
         cmocka_unit_test(nothing_is_left),

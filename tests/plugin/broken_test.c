@@ -15,7 +15,7 @@ static const char *folder;
 
 static kolo_status_t load(const char *file, const char *what)
 {
-    static char path[4096];
+    static char path[4400];
     snprintf(path, sizeof path, "%s/%s", folder, file);
     setenv("SMALL_DOES", what, 1);
     return kolo_plugin_load(&kolo_plugin, path, 300);

@@ -144,13 +144,30 @@ static void end_operations(kolo_comm_t parent)
     if (atomic_load(&parent->magic) != KOLO_COMM_MAGIC) atomic_store(&body->stop.abort, 1);
 }
 
+/* Tells whether the parent has failed for nothing but the loss of ranks that the caller leaves out anyway. */
+static bool lost_excluded_only(const kolo_shrink_t *s)
+{
+    kolo_comm_t parent = s->start.parent;
+    bool any = false;
+    pthread_mutex_lock(&parent->error_lock);
+    const bool remote = parent->error == KOLO_ERR_REMOTE;
+    pthread_mutex_unlock(&parent->error_lock);
+    for (int r = 0; remote && r < parent->nranks; r++) {
+        if (r == parent->rank || !kolo_news_rank_lost(parent->body->oob, r, NULL, 0)) continue;
+        if (!kolo_map_has(s->out, r)) return false;
+        any = true;
+    }
+    return any;
+}
+
 /* Waits for the turn. Without a list a communicator that has failed may be shrunk, too: its operations have ended,
- * in order. With one, who did not know of the revoke is told of it: the others may have another list. */
+ * in order. With one, only where those who are lost are on it, and who did not know of the revoke is told of it:
+ * the others may have another list. */
 static kolo_status_t await_turn(kolo_shrink_t *s)
 {
     kolo_status_t status = kolo_ticket_wait(s->start.parent, s->start.ticket);
-    bool failed = atomic_load(&s->start.parent->state) == KOLO_COMM_FAILED;
-    return failed && (!s->named || s->revoked) ? KOLO_OK : status;
+    if (atomic_load(&s->start.parent->state) != KOLO_COMM_FAILED) return status;
+    return !s->named || s->revoked || lost_excluded_only(s) ? KOLO_OK : status;
 }
 
 static kolo_status_t agree_with_parent(kolo_shrink_t *s, uint64_t deadline_ns)

@@ -314,9 +314,9 @@ kolo_status_t kolo_plugin_load(kolo_plugin_t *plugin, const char *file, int64_t 
         return kolo_fail(KOLO_ERR_INVALID_USAGE,
                          "plug-in (KOLO_NET_PLUGIN): its path has %zu characters, at most %zu can be", n,
                          sizeof path - 1);
-    bool fits = n < sizeof plugin->file; /* in a message, where the end of a long path says more */
-    snprintf(plugin->file, sizeof plugin->file, "%s%s", fits ? "" : "...",
-             fits ? path : path + n - (sizeof plugin->file - 4));
+    const size_t room = sizeof plugin->file - 4; /* in messages, where the end of a long path says more */
+    snprintf(plugin->file, sizeof plugin->file, "%s%.*s", n > room ? "..." : "", (int)room,
+             n > room ? path + n - room : path);
     plugin->library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!plugin->library)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "plug-in %s (KOLO_NET_PLUGIN) cannot be loaded: %s", plugin->file,

@@ -10,6 +10,7 @@
  * All on the adapter's thread, but for kolo_meeting_create().
  */
 #include "base/process.h"
+#include "rendezvous/remote/adapter.h"
 #include "rendezvous/remote/channel.h"
 
 #include "base/bytes.h"
