@@ -254,10 +254,10 @@ kolo_status_t kolo_comm_dup(kolo_comm_t comm, kolo_comm_t *newcomm, const kolo_c
  * constants.
  *
  * KOLO_SHRINK_DEFAULT: waits for the operations of `comm` that were called before. `comm` stays usable, also while
- * the new one is set up. With no list `comm` may have lost ranks, with one those on it; it may be revoked. KOLO_SHRINK_ABORT: first ends
- * this rank's operations on `comm` with KOLO_ERR_ABORTED; afterwards `comm` can only be destroyed, aborted, or
- * shrunk in this mode again. KOLO_ERR_MISMATCH: the ranks passed different lists. KOLO_ERR_PARTITION: the others go
- * on without this rank. config NULL: the parent's. */
+ * the new one is set up. With no list `comm` may have lost ranks, with one those on it; it may be revoked.
+ * KOLO_SHRINK_ABORT: first ends this rank's operations on `comm` with KOLO_ERR_ABORTED; afterwards `comm` can only
+ * be destroyed, aborted, or shrunk in this mode again. KOLO_ERR_MISMATCH: the ranks passed different lists.
+ * KOLO_ERR_PARTITION: the others go on without this rank. config NULL: the parent's. */
 kolo_status_t kolo_comm_shrink(kolo_comm_t comm, const int *excluded, int count, int flags, kolo_comm_t *newcomm,
                                const kolo_config_t *config);
 
