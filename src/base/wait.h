@@ -156,6 +156,12 @@ static inline void kolo_wait_end(kolo_wait_t *wait)
     wait->polls = 0;
     if (KOLO_UNLIKELY(wait->armed)) kolo_wait_end_slow(wait);
 }
+/* Ends the wait; the next pause begins another, which counts its own time: for a thread that waits time and again. */
+static inline void kolo_wait_renew(kolo_wait_t *wait)
+{
+    kolo_wait_end(wait);
+    wait->since_ns = wait->stall_ns = 0;
+}
 
 /* A gate between threads of one process: a counter on a futex. Take a ticket, test the condition, wait. Reliable
  * wake-ups, so a waiter costs nothing until it is woken; for the many waits of set-up, not for hot paths. */

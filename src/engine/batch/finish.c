@@ -127,12 +127,12 @@ static void *finisher_main(void *arg)
         moved |= look_at_flights(e, &left, &poll);
         if (end && (left == 0 || kolo_now_ns() > end)) break;
         wait.deadline_ns = end;
-        if (moved)
-            kolo_wait_end(&wait);
-        else if (poll)
+        if (!moved && poll) {
             kolo_wait_pause(&wait);
-        else
-            kolo_gate_wait(&d->gate, ticket, &wait);
+            continue;
+        }
+        kolo_wait_renew(&wait); /* to have nothing to do is no stall */
+        if (!moved) kolo_gate_wait(&d->gate, ticket, &wait);
     }
     kolo_wait_end(&wait);
     return NULL;

@@ -105,12 +105,12 @@ void *kolo_staged_work(void *state)
         if (atomic_load(&s->cancelled)) let_all_go(s);
         kolo_staged_op_t *op = take(s, &idle);
         if (op) {
-            kolo_wait_end(&wait);
+            kolo_wait_renew(&wait);
             run_and_end(s, op);
         } else if (idle && stopping) {
             break;
         } else if (idle) {
-            kolo_wait_end(&wait);
+            kolo_wait_renew(&wait); /* to have nothing to do is no stall */
             kolo_gate_wait(&s->gate, ticket, &wait);
         } else {
             kolo_wait_pause(&wait); /* cannot fail: neither flag nor limit */

@@ -102,6 +102,26 @@ static void a_late_rank_is_named_in_the_log(me_t *me)
     EQ(at(me, a, 9), me->n);
 }
 
+/* Who had nothing to do, or one operation after another, has not waited: the thread that stages waits anew for each. */
+static void who_is_on_time_is_not_in_the_log(me_t *me)
+{
+    char log[500];
+    if (!getenv("LATE_LOG") || !on_gpu()) return;
+    snprintf(log, sizeof log, "%.400s-%d", getenv("LATE_LOG"), (int)getpid());
+    float *a = floats(me, 10, 1);
+    works(me, me->comm, me->n);
+    for (int i = 0; i < 2; i++) {
+        delay_stream(me, 30);
+        OK(ncclAllReduce(a, a, 10, ncclFloat32, ncclMax, me->comm, me->stream));
+        sync_stream(me);
+        if (i == 0) nanosleep(&(struct timespec){1, 200000000}, NULL); /* longer than KOLO_STALL_WARN_MS */
+    }
+    meet(me);
+    FACT(!is_logged(log, "to come to the next operation", ""));
+    meet(me);
+    unlink(log);
+}
+
 /* What the stream has still to write is waited for where the scalar is read at once (through host memory), but not
  * for longer than an operation. */
 static void a_scalar_behind_a_busy_stream(me_t *me)
@@ -151,6 +171,7 @@ const case_t late_cases[] = {
     {"a_late_rank_is_named", a_late_rank_is_named, EACH},
     {"a_late_rank_is_named_by_finalize_and_destroy", a_late_rank_is_named_by_finalize_and_destroy, EACH},
     {"a_late_rank_is_named_in_the_log", a_late_rank_is_named_in_the_log, EACH},
+    {"who_is_on_time_is_not_in_the_log", who_is_on_time_is_not_in_the_log, EACH},
     {"destroy_beside_an_abort_names_the_rank", destroy_beside_an_abort_names_the_rank, EACH},
     {NULL, NULL, EACH},
 };
