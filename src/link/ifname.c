@@ -238,22 +238,36 @@ int kolo_address_list_local(kolo_interface_t *out, int most)
     return n;
 }
 
+/* Many ranks of one process ask for the same root, and listing interfaces is slow: the last answer is kept. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct {
+    bool valid, had_root;
+    kolo_address_t root, answer;
+    const char *ifname;
+    int64_t family;
+    uint64_t when_ns;
+} last;
+
+static void renew(void) /* in a forked child: another thread of its parent may have had the lock */
+{
+    pthread_mutex_init(&lock, NULL);
+    last.valid = false;
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, renew);
+}
+
 kolo_status_t kolo_address_choose_local(const kolo_address_t *root, kolo_address_t *address)
 {
-    /* Many ranks of one process ask for the same root, and listing interfaces is slow: the last answer is kept. */
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static struct {
-        bool valid, had_root;
-        kolo_address_t root, answer;
-        const char *ifname;
-        int64_t family;
-        uint64_t when_ns;
-    } last;
     kolo_status_t status = KOLO_OK;
     if (root != NULL && kolo_address_is_unix(root)) {
         kolo_address_set_unix(address);
         return KOLO_OK;
     }
+    pthread_once(&once, watch_forks);
     pthread_mutex_lock(&lock);
     bool hit = last.valid && last.had_root == (root != NULL) &&
                (root == NULL || memcmp(&last.root, root, sizeof(*root)) == 0) &&

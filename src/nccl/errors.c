@@ -139,6 +139,11 @@ void kolo_nccl_words(const char *text, char *out, size_t bytes)
     translate(text, false, out, bytes);
 }
 
+void kolo_nccl_errors_hold(bool hold)
+{
+    (void)(hold ? pthread_mutex_lock(&lock) : pthread_mutex_unlock(&lock));
+}
+
 static void keep(const char *text, bool logged)
 {
     KOLO_NCCL_WHOLE;

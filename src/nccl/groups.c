@@ -93,8 +93,10 @@ static kolo_status_t record(const kolo_nccl_call_t *c)
 static kolo_status_t in_place(const kolo_nccl_call_t *c)
 {
     int rank, nranks;
-    size_t part = c->count * kolo_type_size(c->type);
     if (kolo_nccl_place(c->comm, &rank, &nranks) != ncclSuccess) return KOLO_ERR_INVALID_USAGE;
+    size_t elem = kolo_type_size(c->type), part = c->count * elem;
+    if (c->count > PTRDIFF_MAX / elem / (size_t)nranks)
+        return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "all_to_all: count %zu is too large", c->count);
     KOLO_TRY(kolo_group_start());
     kolo_status_t status = KOLO_OK;
     for (int r = 0; r < nranks && status == KOLO_OK; r++) {

@@ -24,6 +24,17 @@ static _Atomic(block_t *) blocks;
 static ncclComm_t free_head, free_tail;
 static size_t free_count;
 
+void kolo_nccl_handles_hold(bool hold)
+{
+    (void)(hold ? pthread_mutex_lock(&lock) : pthread_mutex_unlock(&lock));
+}
+
+void kolo_nccl_handles_renew(void)
+{
+    for (block_t *b = atomic_load(&blocks); b; b = b->next)
+        for (int i = 0; i < BLOCK_HANDLES; i++) pthread_mutex_init(&b->handles[i].lock, NULL);
+}
+
 static void push_free(ncclComm_t comm)
 {
     comm->next_free = NULL;

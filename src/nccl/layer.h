@@ -26,6 +26,14 @@ ncclResult_t kolo_nccl_result_text(kolo_status_t status, const char *text);
 /* Does the same, and logs it only if `reported` has another status: clients poll several communicators by turns. */
 ncclResult_t kolo_nccl_result_polled(kolo_status_t status, const char *text, _Atomic int *reported);
 
+/* Of the three files with a lock for the process (errors.c, handle.c, memory.c): holds it across a fork(), by whose
+ * child it would never be let go if another thread had it. */
+void kolo_nccl_errors_hold(bool hold);
+void kolo_nccl_handles_hold(bool hold);
+void kolo_nccl_memory_hold(bool hold);
+/* Makes the locks of communicators anew, in a forked child. */
+void kolo_nccl_handles_renew(void);
+
 /* A thread that is cancelled (pthread_cancel()) while it is in here ends only when the block is left: it would
  * leave locks and an operation behind for which an abort waits. Stands in each call that may wait, or lock. */
 #define KOLO_NCCL_WHOLE                                                                                            \

@@ -24,6 +24,11 @@ typedef struct allocation {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static allocation_t *allocations;
 
+void kolo_nccl_memory_hold(bool hold)
+{
+    (void)(hold ? pthread_mutex_lock(&lock) : pthread_mutex_unlock(&lock));
+}
+
 static void keep(allocation_t *a)
 {
     pthread_mutex_lock(&lock);

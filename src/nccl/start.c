@@ -75,9 +75,30 @@ static void look_for_copies(void)
 static kolo_status_t result;
 static char message[KOLO_ERROR_TEXT_BYTES];
 
+static void before_fork(void)
+{
+    kolo_nccl_handles_hold(true);
+    kolo_nccl_memory_hold(true);
+    kolo_nccl_errors_hold(true);
+}
+
+static void after_fork(void)
+{
+    kolo_nccl_errors_hold(false);
+    kolo_nccl_memory_hold(false);
+    kolo_nccl_handles_hold(false);
+}
+
+static void after_fork_in_child(void)
+{
+    after_fork();
+    kolo_nccl_handles_renew();
+}
+
 static void start(void)
 {
     KOLO_NCCL_WHOLE;
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
     kolo_log_set_head(log_head, kolo_nccl_words);
     kolo_log_allow_no_file(); /* as NCCL */
     result = kolo_nccl_env_load();

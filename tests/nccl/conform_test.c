@@ -10,5 +10,5 @@ int main(int argc, char **argv)
     return run_cases(argc, argv,
                      (const case_t *const[]){base_cases, life_cases, more_cases, rest_cases, bad_cases, leave_cases,
                                              edge_cases, ends_cases, late_cases, never_cases, cancel_cases,
-                                             hold_cases, random_cases, ranks_cases, many_cases, NULL});
+                                             hold_cases, random_cases, ranks_cases, many_cases, foul_cases, NULL});
 }

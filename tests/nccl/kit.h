@@ -69,7 +69,7 @@ typedef struct {
 } case_t;
 extern const case_t base_cases[], life_cases[], more_cases[], rest_cases[], bad_cases[], leave_cases[],
     edge_cases[], cancel_cases[], hold_cases[], ends_cases[], late_cases[], never_cases[], random_cases[],
-    ranks_cases[], many_cases[];
+    ranks_cases[], many_cases[], foul_cases[];
 int run_cases(int argc, char **argv, const case_t *const *lists);
 
 #endif
