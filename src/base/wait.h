@@ -156,7 +156,8 @@ static inline void kolo_wait_end(kolo_wait_t *wait)
     wait->polls = 0;
     if (KOLO_UNLIKELY(wait->armed)) kolo_wait_end_slow(wait);
 }
-/* Ends the wait; the next pause begins another, which counts its own time: for a thread that waits time and again. */
+/* Ends the wait; the next pause begins another, which counts its own time: for a thread that waits time and again.
+ */
 static inline void kolo_wait_renew(kolo_wait_t *wait)
 {
     kolo_wait_end(wait);

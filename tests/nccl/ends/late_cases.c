@@ -102,7 +102,8 @@ static void a_late_rank_is_named_in_the_log(me_t *me)
     EQ(at(me, a, 9), me->n);
 }
 
-/* Who had nothing to do, or one operation after another, has not waited: the thread that stages waits anew for each. */
+/* Who had nothing to do, or one operation after another, has not waited: the thread that stages waits anew for
+ * each. */
 static void who_is_on_time_is_not_in_the_log(me_t *me)
 {
     char log[500];
