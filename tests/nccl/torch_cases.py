@@ -139,16 +139,21 @@ def tail_of(folder, ranks):
     return text
 
 
-def tell_where(o, folder, name, began):
-    """What was under way when the time was over: else it looks as if nothing had been tried."""
-    begun = 0
+def begun(o, folder, name):
+    """How many ranks have begun it."""
+    count = 0
     for r in range(o.ranks):
         try:
             with open(os.path.join(folder, f"begun-{r}"), encoding="utf-8") as f:
-                begun += f.read() == name
+                count += f.read() == name
         except OSError:
             pass
-    print(f"the time was over in {name}, {time.time() - began:.0f} s after the one before it or the start: {begun} of {o.ranks} ranks had begun it."
+    return count
+
+
+def tell_where(o, folder, name, began):
+    """What was under way when the time was over: else it looks as if nothing had been tried."""
+    print(f"the time was over in {name}, {time.time() - began:.0f} s after the one before it or the start: {begun(o, folder, name)} of {o.ranks} ranks had begun it."
           f" {tail_of(folder, o.ranks)}", flush=True)
 
 
@@ -177,6 +182,10 @@ def slice_of(o, names, done, end):
             late = time.time() - began > o.limit or failed and time.time() - failed > ALONE_S
             if k < len(names) and (len(alive) < o.ranks or late):
                 time.sleep(0.3)
+                if k == 0 and len(alive) < o.ranks and not begun(o, folder, names[0]) and o.starts > 0:
+                    o.starts -= 1  # another process has taken the port meanwhile, say: it is not the case's
+                    print(f"a rank ended before {names[0]}, it is started again: {tail_of(folder, o.ranks)}", flush=True)
+                    break
                 got = [row[names[k]][3] for row in rows if names[k] in row and row[names[k]][1] == "FAIL"]
                 done[names[k]] = ["FAIL", round(time.time() - began, 1), ("a process ended: " if len(alive) < o.ranks else "the others wait: " if failed else "hangs: ") + "; ".join(got)[:300] + " " + tail_of(folder, o.ranks)]
                 k += 1
@@ -246,7 +255,7 @@ def main():
         return compare(o.results, o.patterns[0])
     if o.library and os.environ.get("LD_PRELOAD") != os.path.abspath(o.library):
         return subprocess.call([sys.executable, *sys.argv], env={**os.environ, "LD_PRELOAD": os.path.abspath(o.library)})
-    end = time.time() + o.seconds
+    end, o.starts = time.time() + o.seconds, 5
     listed = list_of(o)
     import torch.distributed  # noqa: F401  the ranks are forks, and need not import it; nothing here may start the driver
     done = {}
