@@ -26,7 +26,7 @@ ncclResult_t kolo_nccl_result_text(kolo_status_t status, const char *text);
 /* Does the same, and logs it only if `reported` has another status: clients poll several communicators by turns. */
 ncclResult_t kolo_nccl_result_polled(kolo_status_t status, const char *text, _Atomic int *reported);
 
-/* Of the three files with a lock for the process (errors.c, handle.c, memory.c): holds it across a fork(), by whose
+/* Holds, or lets go, the lock that errors.c, handle.c and memory.c have for the process: across a fork(), by whose
  * child it would never be let go if another thread had it. */
 void kolo_nccl_errors_hold(bool hold);
 void kolo_nccl_handles_hold(bool hold);
