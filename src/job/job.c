@@ -32,8 +32,11 @@ static void look_at_hosts(const kolo_job_place_t *place, const kolo_member_t *m)
     while (m->node_of[other] == m->my_node) other++;
     kolo_warn("job",
               "rank %d: the launcher says that all %d ranks are on this host (LOCAL_WORLD_SIZE is WORLD_SIZE), but "
-              "rank %d is on host %s. Set LOCAL_WORLD_SIZE to the ranks of each host",
-              place->rank, place->nranks, other, m->peers[other].host_name);
+              "rank %d is on host %s%s. Set LOCAL_WORLD_SIZE to the ranks of each host",
+              place->rank, place->nranks, other, m->peers[other].host_name,
+              strcmp(m->peers[other].host_name, m->peers[place->rank].host_name) != 0
+                  ? ""
+                  : ", another one of this name (or a container with a network or an IPC namespace of its own)");
 }
 
 static kolo_status_t connect_by(kolo_job_meeting_t *m, kolo_comm_t *comm, const kolo_config_t *config)
