@@ -347,6 +347,7 @@ static kolo_status_t send_to_self(kolo_oob_t *oob, kolo_peer_t *peer, const kolo
     kolo_inbound_copy(in, 0, out->part[0], head.bytes);
     in->got = in->bytes;
     in->done = true;
+    kolo_oob_wake(oob); /* another thread of this rank may wait for it */
     return KOLO_OK;
 }
 

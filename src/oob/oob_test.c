@@ -55,6 +55,37 @@ static void use_everything(test_rank_t *me)
     free(jobs);
 }
 
+static void *receive_from_oneself(void *arg)
+{
+    kolo_oob_t *oob = arg;
+    int got = 0;
+    test_ok(kolo_oob_recv(oob, kolo_oob_rank(oob), 3, &got, sizeof got, 0));
+    test_equal(got, 17);
+    return NULL;
+}
+
+/* The receive waits already when the send comes. */
+static void send_to_oneself(test_rank_t *me)
+{
+    kolo_oob_t *oob = me->oob;
+    const int word = 17;
+    pthread_t thread;
+    test_true(pthread_create(&thread, NULL, receive_from_oneself, oob) == 0);
+    for (bool waits = false; !waits; poll(NULL, 0, 1)) {
+        pthread_mutex_lock(&oob->lock);
+        waits = oob->awaiting != NULL;
+        pthread_mutex_unlock(&oob->lock);
+    }
+    test_ok(kolo_oob_send(oob, me->rank, 3, &word, sizeof word));
+    pthread_join(thread, NULL);
+}
+
+static void a_thread_hears_its_own_rank(void **state)
+{
+    (void)state;
+    test_run(2, send_to_oneself);
+}
+
 static void ranks_join_and_exchange(void **state)
 {
     static const int sizes[] = {1, 2, 3, 5, 8, 9, 16, 64};
@@ -343,6 +374,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(ranks_join_and_exchange, test_before, test_after),
+        cmocka_unit_test_setup_teardown(a_thread_hears_its_own_rank, test_before, test_after),
         cmocka_unit_test_setup_teardown(several_roots_share_the_ranks, test_before, test_after),
         cmocka_unit_test_setup_teardown(large_data_passes, test_before, test_after),
         cmocka_unit_test_setup_teardown(any_rank_sends_to_any, test_before, test_after),

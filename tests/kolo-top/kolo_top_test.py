@@ -339,11 +339,12 @@ def case_what_is_no_memory_file_is_left_alone():
         job.verdict("its process is stopped")
         with open(folder + "/record", "wb") as f:
             f.write(record_of(job.pids[0]))
-        for kind in ("plain", "pipe"):
+        for kind in ("plain", "bound", "pipe"): # a file in memory that is not sealed, one on a disk, which cannot be
             os.mkdir(f"{folder}/{kind}")
+            mount = f"mount --bind {folder}/{kind} {folder}/{kind}" if kind == "bound" else f"mount -t tmpfs none {folder}/{kind}"
             name = f"{folder}/{kind}/memfd:kolo-recorder (deleted)"
-            made = f"open({name!r}, 'wb').write(open({folder + '/record'!r}, 'rb').read())" if kind == "plain" else f"os.mkfifo({name!r})"
-            p = holder(f"os.system('mount -t tmpfs none {folder}/{kind}')\n{made}\nfd = os.open({name!r}, os.O_RDONLY | os.O_NONBLOCK)\n"
+            made = f"open({name!r}, 'wb').write(open({folder + '/record'!r}, 'rb').read())" if kind != "pipe" else f"os.mkfifo({name!r})"
+            p = holder(f"os.system('{mount}')\n{made}\nfd = os.open({name!r}, os.O_RDONLY | os.O_NONBLOCK)\n"
                        f"os.system('umount -l {folder}/{kind}')", before=("unshare", "-m"))
             try:
                 links = [os.readlink(f"/proc/{p.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{p.pid}/fd")]
