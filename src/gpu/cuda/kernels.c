@@ -115,8 +115,10 @@ static bool is_here(void *arg)
 
 static void load_module(void *arg)
 {
-    int i = ((const kolo_cuda_device_t *)arg)->ordinal;
+    const kolo_cuda_device_t *device = arg;
+    int i = device->ordinal;
     modules[i].result = kolo_cuda_loaded()->module_load(&modules[i].module, kolo_cuda_image);
+    kolo_cuda_idle_prepare(device);
     atomic_store(&modules[i].asked, HERE);
 }
 

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/wait.h"
+#include "mem/cuda/beside.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -94,9 +95,9 @@ static void close_span(span_t *span)
     free(span);
 }
 
-/* Returns false if the closer was left meanwhile. */
-static bool drain(kolo_spans_closer_t *c)
+static void close_listed(void *closer)
 {
+    kolo_spans_closer_t *c = closer;
     pthread_mutex_lock(&lock);
     for (span_t *span; (span = c->list);) {
         c->list = span->behind;
@@ -104,9 +105,20 @@ static bool drain(kolo_spans_closer_t *c)
         close_span(span);
         pthread_mutex_lock(&lock);
     }
-    c->busy = false;
-    bool left = c->left;
     pthread_mutex_unlock(&lock);
+}
+
+/* Returns false if the closer was left meanwhile. */
+static bool drain(kolo_spans_closer_t *c)
+{
+    bool more = true, left = false;
+    while (more) {
+        kolo_cuda_when_idle(c->device, close_listed, c);
+        pthread_mutex_lock(&lock);
+        more = c->busy = c->list;
+        left = c->left;
+        pthread_mutex_unlock(&lock);
+    }
     return !left;
 }
 

@@ -4,8 +4,8 @@
  *
  * A driver that closes such a mapping waits for all that the GPU has to do. A part of that may wait for what the
  * calling thread does next, or for another rank whose call waits in the same place. So a thread of the
- * communicator closes them (a closer), while calls go on; what lies in the same pages is mapped when it is through.
- * The communicator's end does not wait for it longer than a second.
+ * communicator closes them (a closer), when the GPU is idle (kolo_cuda_when_idle()), while calls go on; what lies
+ * in the same pages is mapped when it is through. The communicator's end does not wait for it longer than a second.
  */
 #ifndef KOLO_GPU_PEERS_SPANS_H
 #define KOLO_GPU_PEERS_SPANS_H

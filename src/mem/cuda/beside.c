@@ -106,21 +106,26 @@ kolo_status_t kolo_cuda_beside(const kolo_cuda_device_t *device, void (*fn)(void
 /* ---- ends ---- */
 
 typedef struct {
-    int ordinal;
+    const kolo_cuda_device_t *device;
     kolo_cu_ptr_t at;
 } end_t;
 
 static const char closing[] = "close a mapping of another process's memory";
 
+static void close_idle(void *arg)
+{
+    const end_t *e = arg;
+    kolo_cu_result_t r = kolo_cuda_loaded()->ipc_close(e->at);
+    if (!r) return;
+    kolo_cuda_fail(r, e->device->ordinal, closing);
+    kolo_info("cuda", "%s", kolo_error_text());
+    kolo_error_clear();
+}
+
 static void finish(void *arg)
 {
     end_t *e = arg;
-    kolo_cu_result_t r = kolo_cuda_loaded()->ipc_close(e->at);
-    if (r) {
-        kolo_cuda_fail(r, e->ordinal, closing);
-        kolo_info("cuda", "%s", kolo_error_text());
-        kolo_error_clear();
-    }
+    kolo_cuda_when_idle(e->device, close_idle, e);
     free(e);
     if (atomic_fetch_sub(&ending, 1) == 1) atomic_store(&late, false);
 }
@@ -129,7 +134,7 @@ void kolo_cuda_close_mapping(const kolo_cuda_device_t *device, kolo_cu_ptr_t at)
 {
     end_t *e = at ? malloc(sizeof *e) : NULL;
     if (!e) return; /* what is mapped stays so: better than a wait without end */
-    *e = (end_t){device->ordinal, at};
+    *e = (end_t){device, at};
     atomic_fetch_add(&ending, 1);
     kolo_status_t status =
         kolo_cuda_beside(device, finish, e, kolo_deadline_ms(atomic_load(&late) ? 1 : END_MS), closing);

@@ -18,6 +18,12 @@ kolo_status_t kolo_cuda_beside(const kolo_cuda_device_t *device, void (*fn)(void
 /* Waits, with the same words, for something that another thread has asked the driver for. */
 kolo_status_t kolo_cuda_beside_wait(const kolo_cuda_device_t *device, bool (*through)(void *arg), void *arg,
                                     uint64_t deadline_ns, const char *what);
+/* Calls fn(arg) (idle.c) when the GPU has done what is queued, however long that takes; other threads go on
+ * meanwhile. Those that close and free memory are called so: each waits for the GPU, and stops other threads'
+ * launches until then. The device's context is current. */
+void kolo_cuda_when_idle(const kolo_cuda_device_t *device, void (*fn)(void *arg), void *arg);
+/* Makes it ready, when the kernels are loaded. Where it cannot be, fn is called at once. */
+void kolo_cuda_idle_prepare(const kolo_cuda_device_t *device);
 /* Closes a mapping of another process's memory (0: none). Waits a second at most: later it is closed, when the GPU
  * has done what is queued. */
 void kolo_cuda_close_mapping(const kolo_cuda_device_t *device, kolo_cu_ptr_t at);
