@@ -186,6 +186,15 @@ def test_neighbours_with_one_secret():
         results(*ranks[i::len(others)])
 
 
+def test_two_jobs_of_one_name_are_told_so():
+    # The same variables twice: nothing tells the jobs apart.
+    env = {"MASTER_PORT": str(free_ports()), **secret()}
+    first = torch(0, 3, **env)
+    until(lambda: not is_free(int(env["MASTER_PORT"]) + 1), "the root")
+    for p in (torch(0, 3, **env), first):
+        fails(p, r"rank 0 checked in twice, from .* two jobs the same MASTER_ADDR and MASTER_PORT .*KOLO_JOB_NAME")
+
+
 def test_a_program_that_says_nothing_at_the_port():
     port = free_ports()
     with socket.socket() as silent:
