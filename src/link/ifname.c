@@ -114,7 +114,7 @@ static int score(const view_t *view, const struct ifaddrs *ifa)
 #ifndef KOLO_HAVE_SODIUM
     if (!(ifa->ifa_flags & IFF_LOOPBACK)) return -1; /* cannot authenticate: this machine only */
 #endif
-    int value = class * 8 + 200;
+    int value = class * 8 + 300; /* positive whatever is taken off */
     if (is_same_address(ifa->ifa_addr, (const struct sockaddr *)&view->reaches)) value -= 200;
     if (has_way_out(view, ifa)) value -= 6;
     if (is_link_local(ifa->ifa_addr)) value += 4;
