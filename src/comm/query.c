@@ -57,7 +57,9 @@ kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_e
 const char *kolo_get_last_error(kolo_comm_t comm)
 {
     static _Thread_local char text[KOLO_ERROR_TEXT_BYTES]; /* each reader has its own */
-    if (!comm || kolo_handle_check(comm, "get_last_error") != KOLO_OK) return kolo_error_text();
+    const bool live = comm && atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC;
+    if (!live && comm && !kolo_error_text()[0]) kolo_handle_check(comm, "get_last_error");
+    if (!live) return kolo_error_text(); /* mostly of the call that was refused because of this very handle */
     (void)kolo_handle_error(comm, text, sizeof text);
     return text[0] ? text : kolo_error_text(); /* a call that was refused has done nothing to the communicator */
 }

@@ -382,6 +382,36 @@ static void a_refusal_can_be_read(rank_t *r)
     works(r->comm);
 }
 
+static void *read_in_a_new_thread(void *comm)
+{
+    return (void *)(uintptr_t)(strstr(kolo_get_last_error(comm), "get_last_error: ") != NULL);
+}
+
+static void a_refusal_by_a_dead_handle_can_be_read(rank_t *r)
+{
+    int nranks = 0;
+    pthread_t other;
+    void *said = NULL;
+    kolo_comm_t copy = NULL;
+    if (kolo_comm_dup(r->comm, &copy, NULL) != KOLO_OK || kolo_comm_destroy(copy) != KOLO_OK) {
+        EXPECT(!"a communicator that ends");
+        return;
+    }
+    EXPECT(kolo_comm_destroy(copy) == KOLO_ERR_INVALID_ARGUMENT);
+    EXPECT(strstr(kolo_get_last_error(copy), "comm_destroy: ") != NULL);
+    EXPECT(kolo_comm_count(copy, &nranks) == KOLO_ERR_INVALID_ARGUMENT);
+    EXPECT(strstr(kolo_get_last_error(copy), "comm_count: ") != NULL);
+    EXPECT(pthread_create(&other, NULL, read_in_a_new_thread, copy) == 0 && pthread_join(other, &said) == 0);
+    EXPECT(said != NULL); /* where nothing has failed it is the question that is wrong */
+    works(r->comm);
+}
+
+static void refusals_by_dead_handles_can_be_read(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(RANKS, a_refusal_by_a_dead_handle_can_be_read, NULL), 0);
+}
+
 static void refusals_can_be_read_by_the_communicator(void **state)
 {
     (void)state;
@@ -446,6 +476,7 @@ int main(void)
         cmocka_unit_test(unused_buffers_may_be_null),
         cmocka_unit_test(messages_to_oneself_are_checked),
         cmocka_unit_test(refusals_can_be_read_by_the_communicator),
+        cmocka_unit_test(refusals_by_dead_handles_can_be_read),
         cmocka_unit_test(a_job_is_not_joined_with_a_wrong_config),
         cmocka_unit_test(mistakes_are_put_right_in_the_words),
     };

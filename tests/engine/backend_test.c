@@ -26,9 +26,15 @@ static void refuse_nonsense(rank_t *r)
 {
     static const struct {
         const char *order, *word;
-    } bad[] = {{"kolo,nobody", "nobody"},   {"kolo;all_reduc=kolo", "all_reduc"},
-               {"kolo, kolo", "' kolo'"},   {",", "''"},
-               {"barrier=kolo", "barrier"}, {"=kolo", "''"}};
+    } bad[] = {{"kolo,nobody", "nobody"},
+               {"kolo;all_reduc=kolo", "all_reduc"},
+               {"kolo, kolo", "' kolo'"},
+               {",", "''"},
+               {"barrier=kolo", "barrier"},
+               {"=kolo", "''"},
+               {"kolo,", "''"},
+               {"kolo;;all_gather=kolo", "''"},
+               {"kolo;all_gather=", "''"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         kolo_engine_config_t config = with_order(bad[i].order);
         kolo_tensor_engine_t e;

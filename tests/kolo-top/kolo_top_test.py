@@ -5,6 +5,7 @@
 import fcntl
 import json
 import os
+import pathlib
 import pty
 import re
 import select
@@ -15,6 +16,9 @@ import sys
 import tempfile
 import termios
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from cases import same, until
 
 KOLO_TOP = sys.argv[1]
 RANKS = 3
@@ -171,6 +175,9 @@ class Terminal:
                         return text.replace("\r", "").split("\n")
         raise AssertionError(f"no page with {part}: {seen}")
 
+    def echoes(self):
+        return bool(termios.tcgetattr(self.fd)[3] & termios.ECHO)
+
     def type(self, keys):
         os.write(self.fd, keys.encode())
 
@@ -206,6 +213,22 @@ def case_the_screen_fits_and_keys_work():
                 assert wide.end() == 0
         finally:
             assert top.end() == 0
+
+
+def case_the_terminal_is_as_it_was_when_the_screen_stops_or_ends():
+    with Job("stop") as stuck:
+        for sig in (signal.SIGQUIT, signal.SIGHUP):
+            top = Terminal(24, 80, *stuck.only())
+            top.page("stuck for")
+            same(top.echoes(), False)
+            top.p.send_signal(signal.SIGTSTP)
+            until(lambda: pathlib.Path(f"/proc/{top.p.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T", "it to stop")
+            same(top.echoes(), True)
+            top.p.send_signal(signal.SIGCONT)
+            until(lambda: not top.echoes(), "it to go on")
+            top.p.send_signal(sig)
+            same((top.p.wait(timeout=20), top.echoes()), (0, True))
+            os.close(top.fd)
 
 
 def ending(sentence):

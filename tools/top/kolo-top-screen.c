@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@
 static const char *const orders[TOP_ORDERS] = {
     [TOP_BY_STUCK] = "stuck", [TOP_BY_OPS] = "ops/s", [TOP_BY_BYTES] = "bytes/s", [TOP_BY_NAME] = "name"};
 
-static struct termios as_it_was;
+static struct termios as_it_was, raw;
 static volatile sig_atomic_t ended;
 
 static void on_signal(int sig)
@@ -32,14 +33,26 @@ static void on_signal(int sig)
     ended = 1;
 }
 
+/* While kolo-top is stopped the terminal is the shell's. */
+static void on_stop(int sig)
+{
+    int error = errno;
+    (void)sig;
+    tcsetattr(STDIN_FILENO, TCSANOW, &as_it_was);
+    raise(SIGSTOP);
+    tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+    errno = error;
+}
+
 /* Keys come one by one and are not shown. False: no keys can be had. */
 static bool take_keys(void)
 {
-    struct sigaction act = {.sa_handler = on_signal};
+    static const int ends[] = {SIGINT, SIGTERM, SIGQUIT, SIGHUP};
+    struct sigaction act = {.sa_handler = on_signal}, stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
     if (!isatty(STDIN_FILENO) || tcgetattr(STDIN_FILENO, &as_it_was) != 0) return false;
-    sigaction(SIGINT, &act, NULL);
-    sigaction(SIGTERM, &act, NULL);
-    struct termios raw = as_it_was;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) sigaction(ends[i], &act, NULL);
+    sigaction(SIGTSTP, &stop, NULL);
+    raw = as_it_was;
     raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
     raw.c_cc[VMIN] = 0;
     raw.c_cc[VTIME] = 0;

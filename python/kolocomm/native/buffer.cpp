@@ -164,7 +164,10 @@ bool Buffer::from_protocol(nb::handle array, const char *what, bool writable)
     has_view_ = true;
     const char *format = view_.format ? view_.format : "B";
     const char *letter = *format == '<' || *format == '=' || *format == '@' ? format + 1 : format;
-    if (letter[1] != 0 || !find_type(kind_of(*letter), (size_t)view_.itemsize, &type)) refuse_type(what, format);
+    if (letter[1] != 0 || !find_type(kind_of(*letter), (size_t)view_.itemsize, &type)) {
+        const bool said = format[1] == 0 || !nb::hasattr(array, "dtype");
+        refuse_type(what, said ? std::string(format) : dtype_name(array)); // numpy's "<U1", not the protocol's "1w"
+    }
     if (!PyBuffer_IsContiguous(&view_, 'C')) refuse_gaps(what);
     if (writable && view_.readonly) refuse_read_only(what);
     data = view_.buf, count = (size_t)(view_.len / view_.itemsize);

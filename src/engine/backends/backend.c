@@ -77,14 +77,15 @@ static void add_switched_off(kolo_backends_t *b, int work, int number)
 static kolo_status_t parse_list(kolo_backends_t *b, const char *text, const char *end, int from, int to)
 {
     for (int w = from; w < to; w++) b->norder[w] = 0;
-    while (text < end) {
-        const char *comma = memchr(text, ',', (size_t)(end - text));
+    const char *comma;
+    do {
+        comma = memchr(text, ',', (size_t)(end - text));
         size_t length = (size_t)((comma ? comma : end) - text);
         int number = find(text, length);
         if (number < 0) return refuse("backend", text, length);
         for (int w = from; w < to; w++) add(b, w, number);
         text += length + 1;
-    }
+    } while (comma);
     return KOLO_OK;
 }
 
