@@ -332,10 +332,10 @@ kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device);
  * unusable. Never waits. Any thread. */
 kolo_status_t kolo_comm_get_async_error(kolo_comm_t comm, kolo_status_t *async_error);
 /* Returns the text of the error that `comm` has had; while it has had none, and for NULL or what is no
- * communicator (any more), that of the calling thread's last failure: a call that was refused for its arguments leaves
- * the communicator as it was. Never NULL.
- * The text is a copy that belongs to the calling thread: no other thread, and no later failure of the communicator,
- * changes it. It is valid until this thread's next call into the library, and must not be freed. Any thread. */
+ * communicator (any more), that of the calling thread's last failure: a call that was refused for its arguments
+ * leaves the communicator as it was. Never NULL. The text is a copy that belongs to the calling thread: no other
+ * thread, and no later failure of the communicator, changes it. It is valid until this thread's next call into the
+ * library, and must not be freed. Any thread. */
 const char *kolo_get_last_error(kolo_comm_t comm);
 
 /* ---- collectives -------------------------------------------------------------------------------------------
