@@ -60,7 +60,13 @@ static void *watch(void *arg)
     pthread_mutex_lock(&lock);
     while (pthread_cond_timedwait(&never, &lock, &end) == 0) continue;
     atomic_store(&shared->ended, 1);
-    fprintf(stderr, "peers-gpu: not done after %d s (--limit): %s\n", options.limit_s, shared->doing);
+    int whose = atomic_load(&shared->whose);
+    fprintf(stderr, "peers-gpu: not done after %d s (--limit): %s", options.limit_s, shared->doing);
+    if (whose >= VARIANT)
+        fprintf(stderr, ", by variant %d", whose - VARIANT + 1);
+    else if (whose >= 0)
+        fprintf(stderr, ", by %s", whose == NCCL ? "NCCL" : "Kolo");
+    fprintf(stderr, "\n");
     fflush(NULL);
     _exit(3);
 }
@@ -166,6 +172,7 @@ static void begin(rank_t *r)
     if (r->o->init_rounds) return;
     if (r->rank == 0) {
         snprintf(shared->doing, sizeof shared->doing, "initialisation");
+        atomic_store(&shared->whose, -1);
         if (!r->o->alone) NCCL_MUST(nccl.unique_id(&shared->nccl_id));
     }
     meet(r);
@@ -207,6 +214,7 @@ static void *work(void *arg)
     if (r->rank == 0) {
         report_end(o);
         snprintf(shared->doing, sizeof shared->doing, "the end");
+        atomic_store(&shared->whose, -1);
     }
     give_back(r);
     return NULL;

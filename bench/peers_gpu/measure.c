@@ -53,6 +53,7 @@ static void capture(const rank_t *r, library_t library, op_t op, place_t place, 
 static double once(rank_t *r, library_t library, op_t op, place_t place, size_t count, int calls, const graph_t *g)
 {
     double worst = 0, *us = r->shared->us[r->turn++ & 1];
+    if (r->rank == 0) atomic_store(&r->shared->whose, (int)library);
     meet(r);
     double start = now_us();
     if (g)
@@ -109,6 +110,7 @@ static void measure_place(rank_t *r, op_t op, place_t place, size_t count, row_t
         snprintf(r->shared->doing, sizeof r->shared->doing, "%s of %llu bytes, %s", op_names[op],
                  (unsigned long long)row->bytes, place_names[place]);
     for (int l = first; l < end; l++) {
+        if (r->rank == 0) atomic_store(&r->shared->whose, l);
         for (int i = 0; i < WARM_UPS; i++) call(r, (library_t)l, op, place, count);
         CUDA_MUST(cuda.stream_sync(r->stream));
         meet(r);

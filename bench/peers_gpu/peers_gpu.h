@@ -197,7 +197,8 @@ typedef struct {
     _Atomic int here, round, ended;
     _Atomic int calls, rounds; /* of the measurement that comes */
     double us[2][MOST_RANKS];
-    char doing[160]; /* what the watchdog names */
+    char doing[160];   /* what the watchdog names, */
+    _Atomic int whose; /* and whose call it is: a library_t, or -1 */
 } shared_t;
 
 typedef struct {
