@@ -111,12 +111,6 @@ void kolo_plan_free(kolo_plan_t *plan)
     free(plan);
 }
 
-size_t kolo_plan_bytes(const kolo_plan_t *plan)
-{
-    return sizeof(*plan) + plan->ninsns * sizeof(*plan->insns) + plan->nconns * sizeof(*plan->conns) +
-           plan->nlanes * sizeof(*plan->lanes) + plan->nlist * sizeof(*plan->list);
-}
-
 /* ---- listing ---- */
 
 static void print_affine(FILE *f, int32_t base, const int32_t stride[2])

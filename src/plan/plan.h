@@ -160,7 +160,6 @@ typedef struct kolo_plan {
 } kolo_plan_t;
 
 void kolo_plan_free(kolo_plan_t *plan); /* NULL is fine */
-size_t kolo_plan_bytes(const kolo_plan_t *plan);
 /* Does the plan hold only for equal parts (not for a v form)? all_to_all with SCRATCH, see "Lengths". */
 bool kolo_plan_equal_only(const kolo_plan_t *plan);
 /* Checks structure alone: indices, nesting, ranges. Executors may rely on what it accepts: among others every

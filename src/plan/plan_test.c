@@ -114,7 +114,6 @@ static void equal_connections_have_one_index(void **state)
     assert_int_equal(plan->nconns, 2); /* those without use are gone, the others renumbered */
     assert_int_equal(plan->conns[plan->insns[0].tx].lane, 1);
     assert_int_equal(plan->conns[plan->insns[1].rx].dir, KOLO_DIR_RX);
-    assert_true(kolo_plan_bytes(plan) > sizeof(*plan));
     kolo_plan_free(plan);
 }
 

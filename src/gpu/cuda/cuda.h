@@ -43,12 +43,11 @@ kolo_status_t kolo_cuda_blend(const kolo_cuda_device_t *device, const kolo_blend
 /* Tells whether kernels were compiled in. */
 bool kolo_cuda_built(void);
 
-/* Which kernels are launched beside the end of the one before them. */
-enum { KOLO_CUDA_EARLY_NEVER, KOLO_CUDA_EARLY_ALWAYS, KOLO_CUDA_EARLY_GRAPHS };
 typedef struct {
     int64_t blocks, stage_bytes, ll_bytes, ll128_bytes, two_bytes; /* 0: automatic */
     int64_t message_lines_bytes, give_bytes, pipe_bytes, chain_bytes, chain_row, copy_bytes, copy_piece;
-    int64_t poison, early; /* early: KOLO_CUDA_EARLY_* */
+    int64_t poison;
+    bool early; /* kernels are launched beside the end of the one before them */
 } kolo_cuda_options_t;
 extern kolo_cuda_options_t kolo_cuda_options;
 extern const kolo_param_table_t kolo_exec_cuda_params;

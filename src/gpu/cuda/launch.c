@@ -209,9 +209,7 @@ static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
  * H200 one stayed away for ever though there was room. */
 static bool is_early(const kolo_cuda_state_t *s)
 {
-    bool wanted = kolo_cuda_options.early == KOLO_CUDA_EARLY_ALWAYS ||
-                  (kolo_cuda_options.early == KOLO_CUDA_EARLY_GRAPHS && s->order.capturing);
-    return wanted && !s->order.alone && !s->copied &&
+    return kolo_cuda_options.early && !s->order.alone && !s->copied &&
            atomic_load_explicit(&opened[s->device->ordinal], memory_order_relaxed) < 2;
 }
 

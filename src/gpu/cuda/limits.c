@@ -114,13 +114,9 @@ static const kolo_param_t rows[] = {
          "as memory comes",
      .value = &kolo_cuda_options.poison},
     {.key = "KOLO_GPU_EARLY_LAUNCH",
-     .kind = KOLO_PARAM_ENUM,
+     .kind = KOLO_PARAM_BOOL,
      .def = "1",
-     .choices = "0|1|graphs",
-     .help =
-         "1: kernels may be launched beside the end of the one before them, for which they wait by themselves; "
-         "graphs: only those of captured operations, behind each other. Outside of graphs an event stands between "
-         "two operations",
+     .help = "Kernels may be launched beside the end of the one before them, for which they wait by themselves",
      .value = &kolo_cuda_options.early},
 };
 const kolo_param_table_t kolo_exec_cuda_params = {.module = "exec_cuda", .rows = rows, .count = KOLO_COUNTOF(rows)};
@@ -135,7 +131,7 @@ static const kolo_cuda_limits_t between_two = {.ll_all_reduce = 384u << 10,
                                                .ll128_handed = 3u << 20,
                                                .message_lines = 1536u << 10,
                                                .give = 12u << 20,
-                                               .give_most = 128u << 20,
+                                               .give_most = NEVER,
                                                .pipe = 96u << 20,
                                                .pipe_reduce = NEVER, /* not faster by tiles */
                                                .chain = 96u << 20,
@@ -226,6 +222,7 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
         blocks_of_a_role(limits, BALANCED_BLOCKS);
         limits->chain = NEVER;                 /* not measured with so few */
         if (nranks == 2) limits->pipe = NEVER; /* 256 MB in place took a third longer */
+        limits->give_most = KOLO_MIN(limits->give_most, UINT64_C(128) << 20);
     }
     if (tuned->profile == KOLO_GPU_BALANCED) {
         limits->by_length = &balanced_by_length[nranks > 2];
