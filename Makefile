@@ -2,7 +2,7 @@
 #
 # A thin coat over Meson for people: each target installs the Debian packages it misses, then calls one command.
 # BUILD= another build folder, PREFIX= where `make install` goes, J= jobs; GPU_ARCHS=80,90 when a build folder is set up:
-# the architectures that kernels are compiled for.
+# the architectures that kernels are compiled for (`make nccl`: those of the GPUs here, if there are any).
 BUILD ?= build
 PREFIX ?= /usr/local
 J ?= $(shell nproc)
@@ -29,8 +29,13 @@ build-only = $(MAKE) --no-print-directory $(BUILD)/build.ninja && ninja -C $(BUI
 deps:
 	@scripts/install-deps build
 
-# For programs that use NCCL (docs/nccl.md): libnccl.so.2, and the tools to start them and to look at them.
+# For programs that use NCCL (docs/nccl.md): libnccl.so.2, and the tools to start them and to look at them. nvcc takes minutes
+# for each architecture; it uses all cores, and a folder that is set up here gets kernels for the GPUs that are here.
+nccl: export GPU_ARCHS ?= $(shell scripts/gpu-archs)
+nccl: export NVCC_APPEND_FLAGS ?= --split-compile 0
 nccl:
+	@test -e $(BUILD)/build.ninja || test -z "$(GPU_ARCHS)" || \
+	    echo 'kernels for the GPUs here ($(GPU_ARCHS)); for others, too: make nccl BUILD=another GPU_ARCHS=80,90,100'
 	@$(call build-only,libnccl.so.2 tools/kolo-top)
 	@echo 'LD_PRELOAD=$(abspath $(BUILD))/libnccl.so.2 before the command, or $(abspath $(KOLORUN)) -n 1 --as-nccl COMMAND'
 
