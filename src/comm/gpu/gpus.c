@@ -286,6 +286,18 @@ static kolo_status_t choose(const kolo_body_t *body, const gpu_card_t *cards, co
     return KOLO_OK;
 }
 
+/* Says it once: the program goes on, and its user would take the slowness for Kolo's. */
+static void warn_of_no_kernels(const kolo_cuda_device_t *device)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    if (atomic_flag_test_and_set(&said)) return;
+    kolo_warn(
+        "comm",
+        "GPU %d (compute capability %d.%d) has no kernels in this library, so all data goes through host memory, "
+        "which is many times slower: %s",
+        device->ordinal, device->major, device->minor, kolo_error_text());
+}
+
 static kolo_status_t fill_card(const kolo_body_t *body, const kolo_cuda_device_t *device, gpu_card_t *card)
 {
     const kolo_cuda_kernels_t *kernels;
@@ -302,6 +314,7 @@ static kolo_status_t fill_card(const kolo_body_t *body, const kolo_cuda_device_t
     if (!kolo_gpu_may_need_kernels(forced)) return KOLO_OK;
     kolo_status_t status = kolo_cuda_kernels(device, kolo_deadline_ms(body->init_timeout_ms), &kernels);
     card->kernels = status == KOLO_OK;
+    if (!card->kernels) warn_of_no_kernels(device);
     return status == KOLO_ERR_TIMEOUT ? status : KOLO_OK; /* else others without them choose the same */
 }
 
