@@ -94,6 +94,9 @@ bool fake_resident(void);
 bool fake_one_queue(void);
 /* Waits for all that is queued in a context, or in all of them (NULL). */
 void fake_await_all(const struct CUctx_st *ctx);
+/* The same in a call that meanwhile stops other threads' launches and records in its context, as a real driver was
+ * seen to do: it waits with a lock that these want. */
+void fake_await_and_stop(struct CUctx_st *ctx, bool all);
 
 #define FAKE_READY()                                                                                               \
     do {                                                                                                           \

@@ -7,6 +7,7 @@
 #include "memory.h"
 #include "stream.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,29 +30,40 @@ struct CUgraphNode_st {
 struct CUgraph_st {
     unsigned long long id;
     int refs;
-    bool open;    /* a capture */
-    bool *broken; /* there: by a call that a capture forbids; of the thread that has begun it */
+    bool open;            /* a capture */
+    _Atomic bool *broken; /* there: by a call that a capture forbids; of the thread that has begun it */
     unsigned replays;
     kolo_cu_node_t head, *tail;
 };
 
 static unsigned long long last_graph;
 static _Thread_local int capture_mode, captures; /* captures: that this thread has begun */
-static _Thread_local bool broken;                /* all of them */
+static _Thread_local _Atomic bool broken;        /* all of them */
 
 bool fake_capture_forbids(const char *function)
 {
     if (!captures || capture_mode == KOLO_CU_CAPTURE_RELAXED) return false;
     fake_wrong(0, "%s while this thread captures a stream", function);
-    broken = true;
+    atomic_store(&broken, true);
     return true;
+}
+
+bool fake_capture_break_locked(const struct CUctx_st *ctx)
+{
+    bool any = false;
+    for (struct CUstream_st *s = fake_streams_locked(); s; s = s->next) {
+        if (s->ctx != ctx || !s->capture.graph) continue;
+        atomic_store(s->capture.graph->broken, true);
+        any = true;
+    }
+    return any;
 }
 
 /* Tells what a stream's capture is to who asks. */
 static int state_of(const struct CUstream_st *s)
 {
     if (!s->capture.graph) return KOLO_CU_CAPTURE_NONE;
-    return *s->capture.graph->broken ? KOLO_CU_CAPTURE_INVALIDATED : KOLO_CU_CAPTURE_ACTIVE;
+    return atomic_load(s->capture.graph->broken) ? KOLO_CU_CAPTURE_INVALIDATED : KOLO_CU_CAPTURE_ACTIVE;
 }
 
 /* A broken one takes nothing more. */
@@ -221,12 +233,12 @@ kolo_cu_result_t cuStreamEndCapture(kolo_cu_stream_t stream, kolo_cu_graph_t *gr
         s->capture = (fake_capture_t){0};
         captures--;
         (*graph)->open = false;
-        if (broken) {
+        if (atomic_load(&broken)) {
             leave_graph(*graph);
             *graph = NULL;
             why = FAKE_CAPTURE_INVALIDATED;
         }
-        if (!captures) broken = false;
+        if (!captures) atomic_store(&broken, false);
     }
     pthread_mutex_unlock(&fake_lock);
     return why;

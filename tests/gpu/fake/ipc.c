@@ -52,11 +52,12 @@ kolo_cu_result_t cuIpcOpenMemHandle_v2(kolo_cu_ptr_t *p, kolo_cu_ipc_t handle, u
     return KOLO_CU_SUCCESS;
 }
 
-/* Waits for all that runs on the device, as the real one was seen to do. */
 kolo_cu_result_t cuIpcCloseMemHandle(kolo_cu_ptr_t p)
 {
-    kolo_cu_result_t r = cuCtxSynchronize();
-    if (!r && !fake_unmap_old(OPENED, (uintptr_t)p)) return fake_wrong(FAKE_INVALID_VALUE, "cuIpcCloseMemHandle");
-    fake_ipc_opened -= !r;
-    return r;
+    FAKE_CONTEXT(ctx);
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
+    fake_await_and_stop(ctx, false);
+    if (!fake_unmap_old(OPENED, (uintptr_t)p)) return fake_wrong(FAKE_INVALID_VALUE, "cuIpcCloseMemHandle");
+    fake_ipc_opened--;
+    return KOLO_CU_SUCCESS;
 }

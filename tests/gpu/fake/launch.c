@@ -5,6 +5,7 @@
  * a launch that a device could not hold at once is refused, as a cooperative one would be.
  */
 #include "fake.h"
+#include "memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -173,7 +174,7 @@ kolo_cu_result_t cuModuleLoadData(kolo_cu_module_t *module, const void *image)
     struct CUmod_st *m = calloc(1, sizeof *m);
     if (!m) abort();
     m->ctx = ctx;
-    fake_await_all(ctx); /* as the real one, which has to place it */
+    fake_await_and_stop(ctx, false); /* as the real one, which has to place it */
     pthread_mutex_lock(&fake_lock);
     m->next = modules;
     modules = m;
@@ -192,7 +193,8 @@ static struct CUmod_st **module_locked(const struct CUmod_st *module)
 kolo_cu_result_t cuModuleUnload(kolo_cu_module_t module)
 {
     FAKE_CONTEXT(ctx);
-    (void)ctx;
+    if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
+    fake_await_all(ctx); /* and stops nobody, of all calls that wait */
     pthread_mutex_lock(&fake_lock);
     struct CUmod_st **at = module_locked(module);
     bool there = *at != NULL;

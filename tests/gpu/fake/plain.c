@@ -75,10 +75,8 @@ kolo_cu_result_t cuMemAlloc_v2(kolo_cu_ptr_t *p, size_t bytes)
 kolo_cu_result_t cuMemFree_v2(kolo_cu_ptr_t p)
 {
     FAKE_CONTEXT(ctx);
-    (void)ctx;
     if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
-    kolo_cu_result_t r = cuCtxSynchronize(); /* as the real one does */
-    if (r) return r;
+    fake_await_and_stop(ctx, false);
     return !p || fake_unmap_old(PLAIN, (uintptr_t)p) || fake_unmap_old(MANAGED, (uintptr_t)p) ||
                    fake_unmap_old(POOL, (uintptr_t)p)
                ? KOLO_CU_SUCCESS
@@ -100,9 +98,8 @@ kolo_cu_result_t cuMemHostAlloc(void **p, size_t bytes, unsigned flags)
 kolo_cu_result_t cuMemFreeHost(void *p)
 {
     FAKE_CONTEXT(ctx);
-    (void)ctx;
     if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
-    fake_await_all(NULL); /* all devices have it mapped */
+    fake_await_and_stop(ctx, true); /* all devices have it mapped */
     return fake_unmap_old(PINNED, (uintptr_t)p)
                ? KOLO_CU_SUCCESS
                : fake_wrong(FAKE_INVALID_VALUE, "cuMemFreeHost: nothing was allocated at %p", p);

@@ -67,9 +67,7 @@ kolo_cu_result_t cuMemHostUnregister(void *p)
 {
     FAKE_CONTEXT(ctx);
     if (fake_capture_forbids(__func__)) return FAKE_CAPTURE_UNSUPPORTED;
-    __atomic_fetch_add(&ctx->stopped, 1, __ATOMIC_SEQ_CST); /* as real ones do */
-    fake_await_all(NULL);                                   /* all devices have it mapped */
-    __atomic_fetch_sub(&ctx->stopped, 1, __ATOMIC_SEQ_CST);
+    fake_await_and_stop(ctx, true); /* all devices have it mapped */
     pthread_mutex_lock(&fake_lock);
     range_t *r = fake_exact_locked(REGISTERED, (uintptr_t)p);
     if (r) fake_remove_locked(r);

@@ -79,6 +79,8 @@ struct CUstream_st *fake_streams_locked(void); /* the first of all */
 void fake_capture_work(struct CUstream_st *s, const work_t *work);
 /* Something that a capture forbids was called in it: nothing more can be queued there. */
 bool fake_capture_is_broken(const struct CUstream_st *s);
+/* Ends the captures of a context; false: there are none. */
+bool fake_capture_break_locked(const struct CUctx_st *ctx);
 /* A stream that is captured, or is from now on, waits for an event that was recorded in the capture; or another
  * one, which is an error. */
 kolo_cu_result_t fake_capture_wait(struct CUstream_st *s, struct CUevent_st *e, bool external);
