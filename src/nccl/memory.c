@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "mem/cuda/beside.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -161,10 +162,11 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes)
 KOLO_NCCL_TWIN(ncclMemAlloc, pncclMemAlloc);
 
 /* Frees it as cudaFree() does: what still runs may use it. */
-static kolo_cu_result_t free_shareable(const kolo_cuda_api_t *api, allocation_t *a)
+static kolo_cu_result_t free_shareable(const kolo_cuda_api_t *api, const kolo_cuda_device_t *device,
+                                       allocation_t *a)
 {
     kolo_cu_ptr_t at = (kolo_cu_ptr_t)(uintptr_t)a->at;
-    kolo_cu_result_t r = api->ctx_sync ? api->ctx_sync() : KOLO_CU_SUCCESS;
+    kolo_cu_result_t r = kolo_cuda_await_idle(device);
     if (!r) r = api->mem_unmap(at, a->bytes);
     if (!r) r = api->mem_unreserve(at, a->bytes);
     if (!r) r = api->mem_release(a->mem);
@@ -192,7 +194,7 @@ ncclResult_t ncclMemFree(void *p)
         return kolo_nccl_result(status);
     }
     int mode = kolo_cuda_uncaptured();
-    kolo_cu_result_t cu = a               ? free_shareable(api, a)
+    kolo_cu_result_t cu = a               ? free_shareable(api, device, a)
                           : api->mem_free ? api->mem_free((kolo_cu_ptr_t)(uintptr_t)p)
                                           : 1;
     kolo_cuda_captured(mode);

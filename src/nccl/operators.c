@@ -43,6 +43,7 @@ int kolo_nccl_op(ncclRedOp_t op)
 }
 
 typedef struct {
+    const kolo_cuda_device_t *device;
     const void *at;
     size_t bytes;
     kolo_cu_result_t result;
@@ -60,7 +61,7 @@ static void scalar_read(void *arg)
     scalar_t *s = arg;
     const kolo_cuda_api_t *api = kolo_cuda_loaded();
     kolo_cu_ptr_t to = (kolo_cu_ptr_t)(uintptr_t)s->value, from = (kolo_cu_ptr_t)(uintptr_t)s->at;
-    s->result = api->ctx_sync ? api->ctx_sync() : KOLO_CU_SUCCESS;
+    s->result = kolo_cuda_await_idle(s->device);
     if (!s->result) s->result = api->memcpy_async(to, from, s->bytes, NULL);
     if (!s->result) s->result = api->stream_sync(NULL);
     scalar_leave(s);
@@ -81,6 +82,7 @@ static ncclResult_t read_scalar(ncclComm_t comm, const void *scalar, size_t byte
         free(s);
         return kolo_nccl_result(status);
     }
+    s->device = device;
     const char *limit = kolo_environment("KOLO_NCCL_WAIT_MS");
     int ms = limit ? atoi(limit) : 0;
     status = kolo_cuda_beside(device, scalar_read, s, kolo_deadline_ms(ms > 0 ? ms : KOLO_CUDA_COPY_MS),

@@ -20,9 +20,12 @@ kolo_status_t kolo_cuda_beside_wait(const kolo_cuda_device_t *device, bool (*thr
                                     uint64_t deadline_ns, const char *what);
 /* Calls fn(arg) (idle.c) when the GPU has done what is queued, however long that takes; other threads go on
  * meanwhile. Those that close and free memory are called so: each waits for the GPU, and stops other threads'
- * launches until then. The device's context is current. */
-void kolo_cuda_when_idle(const kolo_cuda_device_t *device, void (*fn)(void *arg), void *arg);
-/* Makes it ready, when the kernels are loaded. Where it cannot be, fn is called at once. */
+ * launches until then. The device's context is current. Returns false where the driver lets nobody wait so: then fn
+ * was called at once. */
+bool kolo_cuda_when_idle(const kolo_cuda_device_t *device, void (*fn)(void *arg), void *arg);
+/* Waits until then; captures go on meanwhile, if the driver lets them. */
+kolo_cu_result_t kolo_cuda_await_idle(const kolo_cuda_device_t *device);
+/* Makes it ready, when the kernels are loaded. */
 void kolo_cuda_idle_prepare(const kolo_cuda_device_t *device);
 /* Closes a mapping of another process's memory (0: none). Waits a second at most: later it is closed, when the GPU
  * has done what is queued. */

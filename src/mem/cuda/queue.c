@@ -8,7 +8,7 @@
  */
 #include "base/clock.h"
 #include "base/type.h"
-#include "mem/cuda/cuda.h"
+#include "mem/cuda/beside.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -108,12 +108,17 @@ static kolo_status_t pin(void *queue, void *host, size_t bytes)
     return ended(q, q->api->host_register(host, bytes, KOLO_CU_HOST_PORTABLE), pushed, "pin host memory");
 }
 
+static void unpin_idle(void *host)
+{
+    kolo_cuda_loaded()->host_unregister(host);
+}
+
 static void unpin(void *queue, void *host)
 {
     queue_t *q = queue;
     bool pushed;
     if (kolo_cuda_enter(q->device, &pushed) != KOLO_OK) return;
-    q->api->host_unregister(host);
+    kolo_cuda_when_idle(q->device, unpin_idle, host);
     kolo_cuda_leave(pushed);
 }
 
