@@ -183,7 +183,7 @@ kolo_status_t kolo_staged_check(void *state, const kolo_exec_call_t *calls, size
     kolo_staged_t *s = state;
     bool pushed;
     KOLO_TRY(kolo_cuda_enter(s->device, &pushed));
-    kolo_status_t status = kolo_cuda_order_look(&s->order, calls->stream);
+    kolo_status_t status = n ? kolo_cuda_order_look(&s->order, calls->stream) : KOLO_OK;
     if (status == KOLO_OK) status = check_calls(s, calls, n);
     kolo_cuda_leave(pushed);
     return status;
