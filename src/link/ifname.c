@@ -71,7 +71,7 @@ static int interface_class(const view_t *view, const struct ifaddrs *ifa)
 {
     if (kolo_link_values.socket_ifname != NULL && kolo_link_values.socket_ifname[0] != '\0')
         return kolo_address_ifname_matches(kolo_link_values.socket_ifname, ifa->ifa_name) ? 0 : -1;
-    if (ifa->ifa_flags & IFF_LOOPBACK) return 2;
+    if (ifa->ifa_flags & IFF_LOOPBACK) return has_way_out(view, ifa) ? 0 : 2; /* the host's own, where it routes */
     return !has_way_out(view, ifa) && kolo_route_is_virtual(ifa->ifa_name) ? 1 : 0;
 }
 
