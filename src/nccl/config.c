@@ -118,7 +118,7 @@ ncclResult_t kolo_nccl_config_read(const ncclConfig_t *config, const char *call,
 int kolo_nccl_config_blocks(const ncclConfig_t *config)
 {
     const char *forced = kolo_nccl_env("NCCL_COMM_BLOCKING");
-    if (forced) return atoi(forced) != 0;
+    if (forced && (strcmp(forced, "0") == 0 || strcmp(forced, "1") == 0)) return forced[0] == '1';
     return config->blocking == UNDEF ? 1 : config->blocking;
 }
 

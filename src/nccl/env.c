@@ -6,13 +6,16 @@
 #include "nccl/env.h"
 #include "nccl/layer.h"
 
+#include "base/file/fds.h"
 #include "base/log.h"
 
 #include <ctype.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/stat.h>
 
 #define FILE_LINES 4096 /* of a configuration file at most */
 #define LINE_BYTES 4096
@@ -47,7 +50,10 @@ static void take_line(char *line)
 static void take_file(const char *path)
 {
     char line[LINE_BYTES];
-    FILE *f = fopen(path, "re");
+    struct stat is;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); /* a pipe must not hold us up */
+    FILE *f = fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) ? fdopen(fd, "r") : NULL;
+    if (!f) kolo_fd_close(fd);
     if (!f) return;
     for (int i = 0; i < FILE_LINES && fgets(line, sizeof line, f); i++) take_line(line);
     fclose(f);
@@ -79,7 +85,7 @@ static const char *for_kolo(const char *key)
     }
     if (strcmp(key, "KOLO_QUIET_EXIT") == 0) return "1";
     if (strcmp(key, "KOLO_HOLD_MS") == 0)
-        return "40"; /* who asks while a stream is not through hears of it first */
+        return "20"; /* who asks while a stream is not through hears of it first */
     return strcmp(key, "KOLO_GPU_PROFILE") == 0 ? "balanced" : NULL; /* a training step computes meanwhile */
 }
 

@@ -56,6 +56,15 @@ def test_a_file_is_read():
     assert log.count("unknown variable NCCL_NO_SUCH_THING in a configuration file") == 1, log
 
 
+def test_a_pipe_in_place_of_a_file_is_not_waited_for():
+    os.mkfifo(TMP / "pipe")
+    assert one(NCCL_CONF_FILE=str(TMP / "pipe"))[0].startswith("sum 1.0")
+
+
+def test_what_is_neither_0_nor_1_decides_nothing():
+    assert one(NCCL_COMM_BLOCKING="x")[0].startswith("sum 1.0")
+
+
 def test_the_environment_goes_before_a_file():
     _, log = one(NCCL_CONF_FILE=file("conf", "NCCL_DEBUG=INFO\n"), NCCL_DEBUG="WARN")
     assert "this is Kolo" not in log, log
