@@ -222,7 +222,6 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
         blocks_of_a_role(limits, BALANCED_BLOCKS);
         limits->chain = NEVER;                 /* not measured with so few */
         if (nranks == 2) limits->pipe = NEVER; /* 256 MB in place took a third longer */
-        limits->give_most = KOLO_MIN(limits->give_most, UINT64_C(128) << 20);
     }
     if (tuned->profile == KOLO_GPU_BALANCED) {
         limits->by_length = &balanced_by_length[nranks > 2];
