@@ -165,7 +165,9 @@ struct kolo_comm {
     _Atomic bool quiet; /* it has failed, and nobody is to know before it is used: lost.c */
     /* The error came with news; an operation that fails because of it may add details. */
     _Atomic bool error_is_news;
-    struct kolo_pending *aside, *aside_last; /* call/request.c: messages that run with the next call */
+    /* call/request.c: messages that run with the next call; changed by visitors, whom an abort waits for */
+    struct kolo_pending *_Atomic aside;
+    struct kolo_pending *aside_last;
     /* set while there are some: lets them begin */
     kolo_status_t (*begin_aside)(struct kolo_comm *comm, const char *what);
     kolo_stream_t own_stream; /* runs messages that kolo_pending_test() has started */
@@ -185,11 +187,15 @@ static inline kolo_status_t kolo_handle_check(kolo_comm_t comm, const char *what
     bool live = comm && atomic_load_explicit(&comm->magic, memory_order_acquire) == KOLO_COMM_MAGIC;
     return KOLO_LIKELY(live) ? KOLO_OK : kolo_handle_check_slow(comm, what);
 }
+static inline bool kolo_comm_has_aside(kolo_comm_t comm)
+{
+    return atomic_load_explicit(&comm->aside, memory_order_relaxed) != NULL;
+}
 /* Begins messages that were put aside, before a call that is no operation (windows, communicators), which comes
  * after them. */
 static inline kolo_status_t kolo_comm_begin_aside(kolo_comm_t comm, const char *what)
 {
-    return KOLO_LIKELY(!comm->aside) ? KOLO_OK : comm->begin_aside(comm, what);
+    return KOLO_LIKELY(!kolo_comm_has_aside(comm)) ? KOLO_OK : comm->begin_aside(comm, what);
 }
 /* Returns the error of a call that another one on the same communicator, without a stream, leaves no room for. */
 kolo_status_t kolo_handle_overlaps(kolo_comm_t comm);

@@ -107,7 +107,8 @@ kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
     h->body = body;
     h->error = KOLO_OK;
     h->making = NULL;
-    h->aside = h->aside_last = NULL;
+    atomic_store(&h->aside, NULL);
+    h->aside_last = NULL;
     h->own_stream = NULL;
     h->revoked_here = false;
     h->quiet = false;

@@ -5,6 +5,7 @@
  */
 #include "kit/ranks.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +159,41 @@ static void fifty_communicators_leave_nothing(void **state)
     assert_true(census_no_more_than(before));
 }
 
+/* ---- an abort from another thread, while messages are put aside ---- */
+
+enum { ASIDE = 200000 };
+
+static void *abort_soon(void *arg)
+{
+    nap_ms(2);
+    EXPECT_OK(kolo_comm_abort(arg));
+    return NULL;
+}
+
+/* Puts messages aside until the communicator has ended; then each is ended, and once. */
+static void put_aside_until_the_end(rank_t *r)
+{
+    static kolo_pending_t requests[ASIDE];
+    pthread_t thread;
+    int32_t data;
+    int n = 0;
+    meet();
+    if (r->rank == 0) {
+        if (pthread_create(&thread, NULL, abort_soon, r->comm)) abort();
+        while (n < ASIDE && kolo_irecv(&data, 1, KOLO_INT32, 1, r->comm, &requests[n]) == KOLO_OK) n++;
+        pthread_join(thread, NULL);
+        for (int i = 0; i < n; i++) EXPECT_ERROR(KOLO_ERR_ABORTED, kolo_pending_wait(requests[i]), "ended");
+        r->comm = NULL;
+    }
+    meet();
+}
+
+static void messages_put_aside_beside_an_abort_all_end(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 10; i++) assert_int_equal(run_ranks(2, put_aside_until_the_end, NULL), 0);
+}
+
 int main(void)
 {
     limit_s(110);
@@ -167,6 +203,7 @@ int main(void)
         cmocka_unit_test(destroy_without_finalize_loses_no_data),
         cmocka_unit_test(who_has_destroyed_did_not_die),
         cmocka_unit_test(who_cannot_be_copied_is_told_by_its_rank),
+        cmocka_unit_test(messages_put_aside_beside_an_abort_all_end),
         cmocka_unit_test(fifty_communicators_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

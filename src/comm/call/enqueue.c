@@ -277,7 +277,7 @@ static kolo_status_t submit_p2p(kolo_call_t *call, const void *buf, const char *
     KOLO_CALL_TRY(kolo_check_call(call, what)); /* before: it may have no communicator */
     kolo_status_t status = check_message(call, buf, what);
     if (KOLO_UNLIKELY(status != KOLO_OK)) return kolo_call_refused(refuse(call, status));
-    if ((int)call->root == call->comm->rank && !kolo_group_open() && !call->comm->aside)
+    if ((int)call->root == call->comm->rank && !kolo_group_open() && !kolo_comm_has_aside(call->comm))
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "%s: rank %u to itself needs a group with both calls in it", what,
                          call->root);
     return kolo_call_submit(call);

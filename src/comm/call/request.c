@@ -60,10 +60,13 @@ static void begun(struct kolo_pending *first, kolo_status_t status, void *stream
     }
 }
 
+/* Takes none where another thread aborts the communicator: that one ends them. */
 static struct kolo_pending *take_all(kolo_comm_t comm)
 {
-    struct kolo_pending *first = comm->aside;
-    comm->aside = comm->aside_last = NULL;
+    if (!kolo_handle_visit(comm, "a message")) return NULL;
+    struct kolo_pending *first = atomic_exchange(&comm->aside, NULL);
+    comm->aside_last = NULL;
+    kolo_handle_leave(comm);
     return first;
 }
 
@@ -114,19 +117,23 @@ kolo_status_t kolo_requests_join_group(kolo_comm_t comm, void *stream)
 /* Lets those that are aside begin without waiting for them. */
 static kolo_status_t begin(kolo_comm_t comm)
 {
-    if (!comm->own_stream) KOLO_TRY(kolo_stream_create(&comm->own_stream));
-    return run(comm, NULL, comm->own_stream);
+    kolo_status_t status = KOLO_OK;
+    if (!kolo_handle_visit(comm, "a message")) return KOLO_ERR_INVALID_ARGUMENT;
+    if (!comm->own_stream) status = kolo_stream_create(&comm->own_stream);
+    if (status == KOLO_OK) status = run(comm, NULL, comm->own_stream);
+    kolo_handle_leave(comm);
+    return status;
 }
 
 void kolo_requests_drop(kolo_comm_t comm)
 {
-    for (struct kolo_pending *r = comm->aside, *next; r; r = next) {
+    for (struct kolo_pending *r = atomic_exchange(&comm->aside, NULL), *next; r; r = next) {
         next = r->next;
         r->aside = false;
         kolo_fail(KOLO_ERR_ABORTED, "the communicator ended before anybody waited for this message");
         finish(r, KOLO_ERR_ABORTED);
     }
-    comm->aside = comm->aside_last = NULL;
+    comm->aside_last = NULL;
     kolo_stream_destroy(comm->own_stream);
     comm->own_stream = NULL;
 }
@@ -159,7 +166,7 @@ kolo_status_t kolo_comm_synchronize(kolo_comm_t comm)
     kolo_body_t *body = kolo_handle_visit(comm, "comm_synchronize");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_status_t status = KOLO_OK;
-    if (comm->aside) status = comm->blocking ? run(comm, NULL, NULL) : begin(comm);
+    if (kolo_comm_has_aside(comm)) status = comm->blocking ? run(comm, NULL, NULL) : begin(comm);
     if (status == KOLO_OK) status = drain(body);
     kolo_handle_leave(comm);
     if (status != KOLO_OK) kolo_fail_prefix(status, "comm_synchronize: ");
@@ -175,6 +182,20 @@ static kolo_status_t begin_before(kolo_comm_t comm, const char *what)
                                            "kolo_pending_wait() comes before the group",
                                            what, comm->name, comm->rank));
     (void)begin(comm);
+    return KOLO_OK;
+}
+
+static kolo_status_t put_aside(kolo_comm_t comm, struct kolo_pending *r, const char *what)
+{
+    if (!kolo_handle_visit(comm, what)) return KOLO_ERR_INVALID_ARGUMENT;
+    r->aside = true;
+    comm->begin_aside = begin_before;
+    if (comm->aside_last)
+        comm->aside_last->next = r;
+    else
+        atomic_store(&comm->aside, r);
+    comm->aside_last = r;
+    kolo_handle_leave(comm);
     return KOLO_OK;
 }
 
@@ -197,18 +218,12 @@ static kolo_status_t ask(const kolo_call_t *call, const void *buf, kolo_pending_
     if (!r) return kolo_fail(KOLO_ERR_NO_MEMORY, "%s: out of memory", what);
     r->call = *call;
     kolo_status_t status = kolo_p2p_check_call(&r->call, buf, what);
+    if (status == KOLO_OK) status = put_aside(comm, r, what);
     if (status != KOLO_OK) {
         kolo_slot_end(r);
         kolo_slots_give(&requests, r);
         return status;
     }
-    r->aside = true;
-    if (comm->aside_last)
-        comm->aside_last->next = r;
-    else
-        comm->aside = r;
-    comm->aside_last = r;
-    comm->begin_aside = begin_before;
     *request = r;
     return KOLO_OK;
 }

@@ -7,7 +7,7 @@
 
 static kolo_status_t add_to_group(kolo_call_t *call)
 {
-    if (call->comm->aside) KOLO_TRY(kolo_requests_join_group(call->comm, call->stream));
+    if (kolo_comm_has_aside(call->comm)) KOLO_TRY(kolo_requests_join_group(call->comm, call->stream));
     return kolo_group_add(call);
 }
 
@@ -31,7 +31,7 @@ kolo_status_t kolo_call_submit(kolo_call_t *call)
     kolo_comm_t comm = call->comm;
     if (KOLO_UNLIKELY(kolo_group_open())) return add_to_group(call);
     if (KOLO_UNLIKELY(comm->on_device)) return kolo_device_submit(call);
-    if (KOLO_UNLIKELY(comm->aside != NULL)) return kolo_requests_join(call);
+    if (KOLO_UNLIKELY(kolo_comm_has_aside(comm))) return kolo_requests_join(call);
     if (KOLO_UNLIKELY(call->stream != NULL)) return kolo_call_queue(call);
     KOLO_TRY(kolo_handle_enter(comm));
     kolo_status_t status = run_here(call);
