@@ -70,7 +70,7 @@ static bool beside_others(kit_team_t *t, unsigned blocks, bool all)
     kit_rank_t *r = &t->ranks[0];
     unsigned here = (unsigned)((r->nranks + t->options->devices - 1) / t->options->devices); /* ranks on a GPU */
     kolo_cu_func_t spin;
-    uint64_t word = (uint64_t)(uintptr_t)r->held, alone = 0, took = 0, rest = kit_now_ms();
+    uint64_t word = (uint64_t)(uintptr_t)r->held, alone = 0, took = 0;
     char where[64];
     void *stream = kit_stream_new(r);
     bool good = stream && kit_kernel(r, spin_text, "spin", &spin), spins = all || r->rank % 2;
@@ -82,7 +82,7 @@ static bool beside_others(kit_team_t *t, unsigned blocks, bool all)
     for (int k = 0; k < 50; k++) kit_nap();
     snprintf(where, sizeof where, "%u other blocks on %s", blocks / here, all ? "all GPUs" : "every second GPU");
     good = good && all_come(r, STUCK_MS + 20 * alone, where, &took);
-    rest = kit_now_ms();
+    uint64_t rest = kit_now_ms();
     kit_let_go(r);
     good = kit_sync(r, r->streams[0]) && good;
     rest = kit_now_ms() - rest;
