@@ -29,18 +29,25 @@ static void *wait_for_it(void *arg)
     return NULL;
 }
 
+/* Ends the capture, which becomes a graph. */
+static bool makes_a_graph(void)
+{
+    void *plan = NULL, *graph = NULL;
+    bool good = kit_captured(&rank, rank.streams[1], &plan) && kit_graph(&rank, plan, &graph);
+    kit_graph_end(graph);
+    return good;
+}
+
 /* What another thread does meanwhile goes on: an event behind a copy, a capture and what it takes. */
 static void go_on(void)
 {
-    void *plan = NULL;
     kolo_cu_event_t event;
     uint64_t end = kolo_deadline_ms(10000);
     for (int k = 0; k < 100; k++) kit_nap(); /* it waits in the driver */
     if (!kit_event_new(&event) || !kit_upload(&rank, 0, 4096, rank.streams[1]) ||
         !kit_event_record(event, rank.streams[1]) || !kit_sync(&rank, rank.streams[1]))
         KIT_FAIL("work beside the wait");
-    if (!kit_capture(&rank, rank.streams[1]) || !kit_upload(&rank, 0, 4096, rank.streams[1]) ||
-        !kit_captured(&rank, rank.streams[1], &plan) || !plan)
+    if (!kit_capture(&rank, rank.streams[1]) || !kit_upload(&rank, 0, 4096, rank.streams[1]) || !makes_a_graph())
         KIT_FAIL("a capture beside the wait");
     kit_event_end(event);
     if (kolo_now_ns() > end) KIT_FAIL("work beside the wait stood still");
@@ -50,10 +57,9 @@ static void go_on(void)
 /* The thread that captures may wait itself, as ncclMemFree() does. */
 static void wait_in_a_capture(void)
 {
-    void *plan = NULL;
     if (!kit_capture(&rank, rank.streams[1]) || !kit_upload(&rank, 0, 4096, rank.streams[1])) KIT_FAIL("a capture");
     if (kolo_cuda_await_idle(device)) KIT_FAIL("a wait in a capture is refused");
-    if (!kit_captured(&rank, rank.streams[1], &plan) || !plan) KIT_FAIL("a wait ends the capture");
+    if (!makes_a_graph()) KIT_FAIL("a wait ends the capture");
 }
 
 int main(void)
