@@ -40,6 +40,29 @@ def pids_of(directory, count):
     return [int(t) for t in texts()]
 
 
+def kill_if(is_it, pid):
+    """Kills a process, unless somebody else has its number by now: it is looked at once it is held."""
+    try:
+        held = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if is_it(pid):
+            signal.pidfd_send_signal(held, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(held)
+
+
+def has_word(pid, word):
+    """Is this one of the words that it was started with?"""
+    try:
+        return word.encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
 def descendants(pid):
     """Lists pids by name: the agent and what it started, of a kolorun that lives."""
     found = []

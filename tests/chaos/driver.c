@@ -152,6 +152,7 @@ static void reap(const chaos_scenario_t *s, chaos_shared_t *shared, chaos_run_t 
             continue;
         }
         run->exits[r] = status;
+        w->continue_ns[r] = 0; /* its number may be another's now */
         w->left--;
         /* an application whose rank 0 is lost before it had an id does not go on waiting for one */
         int none = 0;

@@ -14,7 +14,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from cases import matches, run_case, same
+from cases import kill_if, matches, run_case, same
 
 KOLORUN, TRAINER = sys.argv[1], sys.argv[2]
 TMP = None  # a directory of this test's own
@@ -235,7 +235,7 @@ def test_deaths_and_changes_at_any_moment():
         time.sleep(0.15)
         ranks = sorted(int(p.name) for p in pathlib.Path("/proc").glob("[0-9]*") if is_trainer(p.name))
         if len(ranks) > 1:
-            kill(ranks[kills % len(ranks)])
+            kill_if(is_trainer, ranks[kills % len(ranks)])
             kills += 1
     status, text, epochs = finish(p)
     if status != 0:  # all that had the state may have been among the killed
@@ -251,13 +251,6 @@ def is_trainer(pid):
         return words[0] == TRAINER.encode() and str(TMP / "log").encode() in words
     except OSError:
         return False
-
-
-def kill(pid):
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 # ---- bad input ----

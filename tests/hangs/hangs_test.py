@@ -14,7 +14,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from cases import run_case, until
+from cases import has_word, kill_if, run_case, until
 
 RANKS = 3
 CLEAN = {k: v for k, v in os.environ.items() if not re.match(r"KOLO_|OMPI_|PMI|RANK$|WORLD_SIZE$|LOCAL_|MASTER_|TORCHELASTIC_", k)}
@@ -54,11 +54,9 @@ class Job:
         for p in self.processes:
             p.send_signal(signal.SIGKILL if len(self.processes) > 1 else signal.SIGTERM)
         for rank in range(RANKS):
-            if (self.folder / str(rank)).exists():
-                try:
-                    os.kill(int((self.folder / str(rank)).read_text() or 0) or -1, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError, ValueError):
-                    pass
+            file = self.folder / str(rank)
+            if file.exists() and file.read_text().endswith("\n"):
+                kill_if(lambda pid: has_word(pid, str(self.folder)), int(file.read_text()))
         for p in self.processes:
             p.wait()
         self.log.close()

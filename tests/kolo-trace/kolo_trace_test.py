@@ -10,11 +10,13 @@ import os
 import pathlib
 import random
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import zlib
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from cases import has_word, kill_if
 
 TOOL = sys.argv[1]
 RANKS = 3
@@ -194,9 +196,8 @@ def killed_in_the_middle(folder, end=""):
         pids = [next(e for e in strict_start(folder / f"t.{r}.json{end}"))["args"]["process"] for r in range(RANKS)]
         for _ in range(i * 20):
             (folder / f"t.0.json{end}").stat()
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):  # the others end when one has died
-                os.kill(pid, signal.SIGKILL)
+        for pid in pids:  # the others end when one has died
+            kill_if(lambda p: has_word(p, os.environ["TRACE_PROGRAM"]), pid)
         p.communicate(timeout=60)
         for r in range(RANKS):
             f = folder / f"t.{r}.json{end}"

@@ -131,4 +131,53 @@ def test_files_are_passed_on_without_inotify():
     agent.wait()
 
 
+def in_numbers_of_its_own(case):
+    """Runs a case where no other process takes numbers, and the next one can be chosen. True: this is that run."""
+    if os.environ.get("KOLO_TEST_INSIDE"):
+        return True
+    space = ("unshare", "-Urpf", "--mount-proc")
+    chosen = subprocess.run([*space, "sh", "-c", "echo 99 > /proc/sys/kernel/ns_last_pid"], stderr=subprocess.DEVNULL)
+    if chosen.returncode != 0:
+        print("skipped: numbers of processes cannot be chosen here")
+        sys.exit(77)
+    inside = subprocess.run([*space, sys.executable, __file__, KOLORUN, case], env={**os.environ, "KOLO_TEST_INSIDE": "1"})
+    same(inside.returncode, 0)
+    return False
+
+
+def test_who_has_the_number_of_an_ended_process_gets_no_signal():
+    """An end is kept back while another process is dying, and somebody may have the number meanwhile."""
+    if not in_numbers_of_its_own("who_has_the_number_of_an_ended_process_gets_no_signal"):
+        return
+    dying = ("import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); "
+             f"open('{TMP}/made', 'w'); ctypes.CDLL(None).pthread_exit(None)")  # its first thread ends, it does not
+    agent = subprocess.Popen([KOLORUN, "--agent"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    said = frames_of(agent)
+
+    def launch(number, *words):
+        spec = struct.pack("<III", 0, len(words), 0) + b"\0" + b"".join(w.encode() + b"\0" for w in words)
+        agent.stdin.write(frame(1, number, spec))
+        agent.stdin.flush()
+        return next(struct.unpack("<i", data)[0] for kind, n, data in said if (kind, n) == (8, number))
+
+    def send(number, sig):
+        agent.stdin.write(frame(2, number, struct.pack("<i", sig)))
+        agent.stdin.flush()
+    first = launch(0, sys.executable, "-c", dying)
+    until(lambda: pathlib.Path(f"/proc/{first}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z", "its first thread to end")
+    ended = launch(1, "sh", "-c", "exit 3")
+    until(lambda: not pathlib.Path(f"/proc/{ended}").exists(), "the other to be reaped")
+    pathlib.Path("/proc/sys/kernel/ns_last_pid").write_text(str(ended - 1))
+    stranger = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    same(stranger.pid, ended)
+    send(1, signal.SIGKILL)
+    send(0, signal.SIGKILL)
+    same(sorted((n, data) for kind, n, data in (next(f for f in said if f[0] == 13) for _ in range(2))),
+         [(0, struct.pack("<i", signal.SIGKILL)), (1, struct.pack("<i", 3 << 8))])
+    same(stranger.communicate(b"lives", timeout=40), (b"lives", None))
+    agent.stdin.close()
+    agent.stdout.close()
+    agent.wait()
+
+
 run_case(globals(), sys.argv[2])

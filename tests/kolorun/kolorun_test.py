@@ -13,7 +13,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-from cases import alive, descendants, hear_signals, matches, pids_of, run_case, same, until
+from cases import alive, descendants, has_word, hear_signals, kill_if, matches, pids_of, run_case, same, until
 
 KOLORUN = os.path.abspath(sys.argv[1])
 TMP = None  # a directory of this test's own
@@ -241,8 +241,7 @@ def test_directory_left_when_agent_and_guard_die_together_is_removed_by_the_next
         os.kill(pid, signal.SIGKILL)
     p.communicate(timeout=LIMIT_S)
     for pid in pids:
-        if alive(pid):
-            os.kill(pid, signal.SIGKILL)
+        kill_if(lambda p: has_word(p, "sleep"), pid)
     assert left.exists()
     os.utime(left / ".lock", (0, 0))  # as if it were old
     run("-n", "1", "true")

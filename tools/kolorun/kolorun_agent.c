@@ -89,8 +89,7 @@ static void on_signal(agent_t *a, const kolorun_frame_t *frame)
         if (sig == SIGKILL && a->group.guard > 0) kolorun_group_guard_gone(&a->group);
     }
     for (int i = 0; i < a->group.nchildren; i++)
-        if (a->group.children[i].id == frame->id && a->group.children[i].pidfd >= 0)
-            kill(a->group.children[i].pid, sig);
+        if (a->group.children[i].id == frame->id) kolorun_pidfd_signal(a->group.children[i].pidfd, sig);
 }
 
 /* Writes what the process takes of its input now, and says so. That a process reads no more is sent once. */

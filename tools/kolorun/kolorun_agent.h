@@ -12,8 +12,8 @@
 typedef struct {
     int id;
     pid_t pid;
-    int pidfd;         /* -1 once its end was told */
-    bool reaped;       /* it has ended; status and order are set */
+    int pidfd;         /* -1 once its end was told; signals go by it */
+    bool reaped;       /* it has ended; status and order are set, and pid may be another's */
     int status;        /* of waitpid */
     int order;         /* of the ends */
     int pipes[2];      /* its stdout and stderr; -1 when closed */
@@ -24,7 +24,7 @@ typedef struct {
 typedef struct {
     kolorun_child_t *children;
     int nchildren;
-    pid_t guard;                 /* leader of the process group that all of them are in */
+    pid_t guard;                 /* leader of the process group that all of them are in; 0: it has been reaped */
     int guard_pidfd, guard_pipe; /* closing the pipe, by whatever end of ours, makes the guard end the group */
     int child_fd;                /* readable when a child of ours has ended, also one that lost its parent */
     int nreaped;
@@ -47,6 +47,10 @@ bool kolorun_group_init(kolorun_group_t *group);
 /* *child: the new process. */
 bool kolorun_group_start(kolorun_group_t *group, int id, const kolorun_spec_t *spec, const kolorun_child_t **child);
 void kolorun_child_close_input(kolorun_child_t *child);
+/* For pidfd_open(2) and pidfd_send_signal(2), of Linux 5.3 and 5.1: a signal by number hits whoever has the number
+ * once its owner was reaped. The latter returns false for who has ended, and for -1. */
+int kolorun_pidfd_open(pid_t pid);
+bool kolorun_pidfd_signal(int pidfd, int sig);
 /* To all processes and their children. */
 void kolorun_group_signal(const kolorun_group_t *group, int sig);
 /* Takes the ends of children that there are: of processes into their `reaped`, of others that had become ours. */

@@ -23,9 +23,14 @@
 #include <time.h>
 #include <unistd.h>
 
-static int pidfd_open_of(pid_t pid)
+int kolorun_pidfd_open(pid_t pid)
 {
     return (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec by itself */
+}
+
+bool kolorun_pidfd_signal(int pidfd, int sig)
+{
+    return pidfd >= 0 && syscall(SYS_pidfd_send_signal, pidfd, sig, NULL, 0) == 0;
 }
 
 static bool complain(kolorun_group_t *group, const char *what)
@@ -150,7 +155,7 @@ static bool start_guard(kolorun_group_t *group)
     if (pid < 0) return complain(group, "fork");
     setpgid(pid, pid); /* here too: the processes join it at once */
     group->guard = pid;
-    group->guard_pidfd = pidfd_open_of(pid);
+    group->guard_pidfd = kolorun_pidfd_open(pid);
     return group->guard_pidfd >= 0 || complain(group, "pidfd_open (Linux 5.3 or newer is needed)");
 }
 
@@ -282,7 +287,7 @@ bool kolorun_group_start(kolorun_group_t *group, int id, const kolorun_spec_t *s
         return false;
     }
     setpgid(pid, group->guard); /* the child does it too; whoever is first, it is done before a signal is sent */
-    *c = (kolorun_child_t){.id = id, .pid = pid, .pidfd = pidfd_open_of(pid), .pipes = {ours[1], ours[2]}};
+    *c = (kolorun_child_t){.id = id, .pid = pid, .pidfd = kolorun_pidfd_open(pid), .pipes = {ours[1], ours[2]}};
     if (c->pidfd < 0) { /* out of descriptors: a process that cannot be watched is not to be */
         int error = errno;
         kill(pid, SIGKILL);
@@ -311,7 +316,7 @@ void kolorun_group_signal(const kolorun_group_t *group, int sig)
         return;
     }
     for (int i = 0; i < group->nchildren; i++) /* the guard is gone: its number may be another's by now */
-        if (group->children[i].pidfd >= 0) kill(group->children[i].pid, sig);
+        kolorun_pidfd_signal(group->children[i].pidfd, sig);
 }
 
 void kolorun_group_reap(kolorun_group_t *group)
@@ -320,7 +325,8 @@ void kolorun_group_reap(kolorun_group_t *group)
     int status;
     while (read(group->child_fd, &info, sizeof info) == (ssize_t)sizeof info) {
     }
-    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        if (pid == group->guard) group->guard = 0; /* its descriptor tells the loop */
         for (int i = 0; i < group->nchildren; i++) {
             kolorun_child_t *c = &group->children[i];
             if (c->pid != pid || c->reaped) continue;
@@ -328,11 +334,12 @@ void kolorun_group_reap(kolorun_group_t *group)
             c->status = status;
             c->order = group->nreaped++;
         }
+    }
 }
 
 void kolorun_group_guard_gone(kolorun_group_t *group)
 {
-    while (waitpid(group->guard, NULL, 0) < 0 && errno == EINTR) {
+    while (group->guard > 0 && waitpid(group->guard, NULL, 0) < 0 && errno == EINTR) {
     }
     if (group->guard_pidfd >= 0) close(group->guard_pidfd);
     group->guard_pidfd = -1;
@@ -349,7 +356,7 @@ void kolorun_group_fini(kolorun_group_t *group)
         for (int k = 0; k < 2; k++)
             if (c->pipes[k] >= 0) close(c->pipes[k]);
     }
-    if (group->guard > 0) kolorun_group_guard_gone(group);
+    kolorun_group_guard_gone(group);
     kolorun_kill_children();
     if (group->child_fd >= 0) close(group->child_fd);
     if (group->guard_pipe >= 0) close(group->guard_pipe);

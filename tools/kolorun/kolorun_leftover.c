@@ -56,6 +56,7 @@ static int each_process(int (*act)(pid_t pid, const void *arg), const void *arg)
     return n;
 }
 
+/* By its number, which is its own until we wait for it. */
 static int kill_child(pid_t pid, const void *arg)
 {
     return stat_field(pid, 2) == *(const pid_t *)arg && kill(pid, SIGKILL) == 0;
@@ -83,23 +84,25 @@ void kolorun_end_orphans(void)
     if (pid == 0) kolorun_kill_children();
 }
 
-/* Has it this variable? The text is "KEY=VALUE". */
+/* Kills it if it has this variable; the text is "KEY=VALUE". Its descriptor comes before the look: it is somebody
+ * else's child, which may be reaped at any time. */
 static int kill_marked(pid_t pid, const void *arg)
 {
     const char *mark = arg;
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC), killed = 0;
+    int pidfd = kolorun_pidfd_open(pid), fd = open(path, O_RDONLY | O_CLOEXEC), killed = 0;
     char *text = fd >= 0 && pid != getpid() ? malloc(ENVIRON_BYTES) : NULL;
     size_t used = 0, length = strlen(mark) + 1; /* with its NUL */
     for (ssize_t n; text != NULL && (n = read(fd, text + used, ENVIRON_BYTES - used)) > 0;) used += (size_t)n;
     for (const char *at = text; at != NULL && at + length <= text + used && !killed;) {
-        if (memcmp(at, mark, length) == 0) killed = kill(pid, SIGKILL) == 0;
+        if (memcmp(at, mark, length) == 0) killed = kolorun_pidfd_signal(pidfd, SIGKILL);
         const char *end = memchr(at, '\0', used - (size_t)(at - text));
         at = end != NULL ? end + 1 : NULL;
     }
     free(text);
     if (fd >= 0) close(fd);
+    if (pidfd >= 0) close(pidfd);
     return killed;
 }
 
