@@ -314,49 +314,6 @@ def test_children_that_left_the_group_end_with_kolorun_and_with_its_agent():
         until(lambda: not any(alive(pid) for pid in pids), f"daemons to end with the {victim}")
 
 
-# Rank 1 holds 256 MB and is killed; rank 0 sees that its end is under way and fails before it has come.
-CAUSE_AND_VICTIM = """
-import os, signal, sys
-pid = "TMP/pid.1"
-if os.environ["KOLO_RANK"] == "1":
-    held = bytearray(256 << 20)
-    held[::4096] = b"x" * (len(held) // 4096)
-    open(pid + ".new", "w").write(str(os.getpid()))
-    os.rename(pid + ".new", pid)
-    os.kill(os.getpid(), signal.SIGKILL)
-while not os.path.exists(pid):
-    pass
-stat = f"/proc/{open(pid).read()}/stat"
-try:
-    while not int(open(stat).read().rpartition(")")[2].split()[6]) & 4:
-        pass
-except OSError:
-    pass
-os._exit(1)
-"""
-
-
-def test_who_was_killed_is_named_and_not_who_missed_it():
-    for hosts in (("-n", "2"), ("-H", "localhost:1,127.0.0.1:1")):
-        for old in TMP.glob("pid.*"):
-            old.unlink()
-        status, _, err = run(*hosts, sys.executable, "-c", CAUSE_AND_VICTIM.replace("TMP", str(TMP)))
-        same(status, 128 + signal.SIGKILL)
-        matches(r"^kolorun: rank 1 \(pid \d+\) was killed by signal 9", err)
-
-
-def test_another_failure_seen_with_the_first_is_told():
-    p = start("-n", "2", "sh", "-c", f"echo $$ > {TMP}/pid.$KOLO_RANK; until [ -e {TMP}/go ]; do sleep 0.02; done; exit $((3 + KOLO_RANK))")
-    pids = pids_of(TMP, 2)
-    p.send_signal(signal.SIGSTOP)
-    (TMP / "go").touch()
-    until(lambda: not any(alive(pid) for pid in pids), "both ranks to be gone")
-    p.send_signal(signal.SIGCONT)
-    _, err = p.communicate(timeout=LIMIT_S)
-    matches(r"^kolorun: rank (0 \(pid \d+\) exited with status 3, rank 1 \(pid \d+\) with status 4|"
-            r"1 \(pid \d+\) exited with status 4, rank 0 \(pid \d+\) with status 3)$", err.decode())
-
-
 def test_children_left_by_ranks_are_ended():
     before = time.monotonic()
     status, _, _ = run("-n", "2", "sh", "-c", f"sleep 300 & echo $! > {TMP}/pid.$KOLO_RANK")

@@ -25,8 +25,9 @@ static const char usage[] =
     "Starts the ranks of a program, here or over ssh, and shows their output line by line.\n";
 
 static const char more[] =
-    "The first rank that fails is reported and the rest are ended; the exit status is that rank's, 128 + number\n"
-    "for a signal. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to all processes of the job, SIGUSR1 and\n"
+    "The first rank that fails, or the one that its errors name as lost, is reported and the rest are ended; the\n"
+    "exit status is that rank's, 128 + number for a signal. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to "
+    "all processes of the job, SIGUSR1 and\n"
     "SIGUSR2 to the ranks; a second SIGINT or SIGTERM kills the job. The end of the process that started kolorun "
     "and\n"
     "waits for it is taken as SIGHUP.\n"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The policy of a job with a fixed number of ranks: the first rank that fails is reported first, and the rest are
- * ended.
+ * The policy of a job with a fixed number of ranks: when one fails, the cause is reported and the rest are ended.
+ * The cause is the first that a signal killed of those seen at once, else the first that failed; but while its
+ * errors name another rank as lost, and that one fails, too, it is that one.
  */
 #include "job.h"
 
@@ -10,10 +11,12 @@
 
 #define TELL_S   0.2 /* after ranks have ended, for others to end as well */
 #define SETTLE_S 0.5 /* after a failure on one of several hosts, for word of its cause to come from another */
+#define NAMED_S  5.0 /* after a failure whose errors name a rank that runs, for that one to end */
 
 typedef struct {
     job_t job;
     process_t *failed; /* whose failure was seen and not yet told */
+    double failed_at;  /* when it was seen */
     double judge_at;   /* when it is told; 0: at once */
     double tell_at;    /* when the others are told who has ended well; 0: they know */
     char also[60];     /* another that was seen with it and ended in another way */
@@ -63,18 +66,22 @@ static void tell_ended(job_t *job)
 static void turn(job_t *job)
 {
     fixed_t *f = (fixed_t *)job;
-    const process_t *p = f->failed;
+    const process_t *p = f->failed, *cause;
+    double settle_s = 0;
+    bool may_come;
     if (f->tell_at != 0 && kolorun_now() >= f->tell_at && !job->ending) {
         f->tell_at = 0;
         tell_ended(job);
     }
     if (p == NULL || job->ending) return;
-    if (job->nhosts > 1 && job->running > 0 && p->sig == 0 && p->pid != 0) {
-        if (f->judge_at == 0) f->judge_at = kolorun_now() + SETTLE_S;
-        if (kolorun_now() < f->judge_at) return;
-    }
+    if (job->nhosts > 1 && job->running > 0 && p->sig == 0 && p->pid != 0) settle_s = SETTLE_S;
+    cause = job_cause_of(job, p, &may_come);
+    if (may_come) settle_s = NAMED_S;
+    f->judge_at = f->failed_at + settle_s;
+    if (settle_s > 0 && kolorun_now() < f->judge_at) return;
     f->judge_at = 0;
-    report(job, p);
+    if (cause != p) f->also[0] = '\0';
+    report(job, cause);
 }
 
 static double next_s(const job_t *job)
@@ -93,6 +100,7 @@ static void ended(job_t *job, process_t *p)
         if (job->running > 0 && f->tell_at == 0) f->tell_at = kolorun_now() + TELL_S;
         return;
     }
+    if (f->failed == NULL) f->failed_at = kolorun_now();
     if (f->failed == NULL || (p->sig != 0 && f->failed->sig == 0)) {
         f->failed = p;
         f->also[0] = '\0';

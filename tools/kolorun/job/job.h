@@ -3,7 +3,7 @@
  * A job as kolorun drives it: hosts with an agent each (kolorun_host.h), the processes on them, and one loop over
  * signals, agents and time (job.c). What becomes of a job when a process ends, and which processes there are, is
  * the policy's: a fixed number of ranks (fixed.c), or processes that come and go (../elastic). Output, input, the
- * files of --output-dir, the store and the end of a job are the same for both.
+ * files of --output-dir, the store and the end of a job are the same for both. cause.c knows whom errors name.
  *
  * A policy has a struct of its own that begins with job_t, and processes that begin with process_t.
  */
@@ -28,6 +28,16 @@ typedef struct {
     double failed_at;
 } job_host_t;
 
+#define JOB_CAUSE_WORDS 256 /* at most: "rank N (host H, process P) was lost" */
+
+/* Whom the first error on a rank's stderr that names a lost rank names. */
+typedef struct {
+    char line[1024];
+    size_t used;
+    bool named;
+    int rank, pid; /* pid 0: not told */
+} job_cause_t;
+
 typedef struct {
     int id; /* its number in words and in front of its lines */
     job_host_t *host;
@@ -37,6 +47,7 @@ typedef struct {
     int status, sig; /* its exit status as a shell has it; the signal that ended it, or 0 */
     char how[320];   /* it ended: "exited with status 1" */
     kolorun_stream_t out, err;
+    job_cause_t cause;
     kolorun_sink_t files[2];
 } process_t;
 
@@ -91,6 +102,13 @@ int job_run_fixed(kolorun_options_t *options);                               /* 
 /* Asks all to end. The sentence says why, unless that was done before. */
 void job_end(job_t *job, int status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void job_signal_all(job_t *job, int sig);
+
+/* cause.c */
+void job_cause_feed(job_cause_t *cause, const void *data, size_t bytes);
+void job_cause_end(job_cause_t *cause);
+/* Returns the cause of p's failure: p itself, or the failed process that its errors name, or theirs. *may_come: the
+ * next one that is named still runs. */
+const process_t *job_cause_of(const job_t *job, const process_t *p, bool *may_come);
 
 /* process.c */
 job_host_t *job_host_named(job_t *job, const char *name); /* makes it if it is new */

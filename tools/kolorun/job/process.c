@@ -156,6 +156,7 @@ static void on_started(void *arg, kolorun_host_t *agent, int id, int pid)
 static void ended(process_t *p)
 {
     job_t *job = p->host->job;
+    job_cause_end(&p->cause);
     kolorun_stream_fini(&p->err); /* its last words come before any report */
     kolorun_stream_fini(&p->out);
     job_mark_ended(p);
@@ -213,7 +214,9 @@ static void on_output(void *arg, kolorun_host_t *agent, int id, int stream, cons
 {
     process_t *p = process_of(arg, id);
     (void)agent;
-    if (p != NULL) kolorun_stream_feed(stream == 1 ? &p->out : &p->err, data, bytes);
+    if (p == NULL) return;
+    if (stream == 2) job_cause_feed(&p->cause, data, bytes);
+    kolorun_stream_feed(stream == 1 ? &p->out : &p->err, data, bytes);
 }
 
 static void on_ended(void *arg, kolorun_host_t *agent, int id, int wait_status)
