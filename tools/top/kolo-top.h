@@ -88,7 +88,7 @@ void top_show(FILE *out, const top_set_t *set, const top_set_t *before, double s
 int top_screen(const top_options_t *options);
 /* A key was pressed. */
 void top_key(top_view_t *view, char key);
-/* As much of a text as fits, and a row about the keys, without an end of line. */
+/* kolo-top-fit.c: draws as much of a text as fits, and a row about the keys, without an end of line. */
 void top_fit(FILE *out, const char *text, size_t rows, size_t columns, const top_view_t *view);
 
 #endif
