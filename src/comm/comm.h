@@ -154,6 +154,7 @@ struct kolo_comm {
     _Atomic uint32_t turns;         /* splits and the like in the background that have or await their turn */
     _Atomic bool in_background;     /* an operation without a stream runs in the background and uses its buffers,
                                        whatever the state */
+    _Atomic uint64_t number;        /* of the communicator, in this process: the handle may be another one's next */
     bool blocking, on_device;       /* as in the body */
     kolo_gate_t gate;               /* opened when one of the above changes */
     int rank, nranks;

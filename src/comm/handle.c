@@ -104,6 +104,8 @@ kolo_status_t kolo_handle_new(kolo_body_t *body, kolo_comm_t *comm)
     }
     pthread_mutex_unlock(&lock);
     if (!h) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a communicator handle");
+    static _Atomic uint64_t numbers;
+    atomic_store(&h->number, atomic_fetch_add(&numbers, 1) + 1);
     h->body = body;
     h->error = KOLO_OK;
     h->making = NULL;

@@ -194,6 +194,67 @@ static void messages_put_aside_beside_an_abort_all_end(void **state)
     for (int i = 0; i < 10; i++) assert_int_equal(run_ranks(2, put_aside_until_the_end, NULL), 0);
 }
 
+static void *abort_now(void *arg)
+{
+    EXPECT_OK(kolo_comm_abort(arg));
+    return NULL;
+}
+
+static void send_to_myself(const rank_t *r)
+{
+    kolo_pending_t send = NULL, receive = NULL;
+    int32_t out = 17, in = 0;
+    EXPECT_OK(kolo_irecv(&in, 1, KOLO_INT32, r->rank, r->comm, &receive));
+    EXPECT_OK(kolo_isend(&out, 1, KOLO_INT32, r->rank, r->comm, &send));
+    EXPECT_OK(kolo_pending_wait(receive));
+    EXPECT_OK(kolo_pending_wait(send));
+    EXPECT(in == out);
+}
+
+/* Asks about messages that are aside, and waits for them, the last one first, while another thread's abort ends
+ * them. Those on another communicator get the memory of the first. */
+static void wait_beside_an_abort(rank_t *r, int blocking)
+{
+    enum { MANY = 300 };
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kolo_pending_t requests[MANY];
+    kolo_status_t state = KOLO_OK;
+    kolo_comm_t copy = NULL;
+    pthread_t thread;
+    int32_t data;
+    int complete = 0;
+    config.blocking = blocking;
+    state = kolo_comm_dup(r->comm, &copy, &config);
+    EXPECT_OK(settled(copy, state));
+    state = KOLO_OK;
+    meet();
+    if (r->rank == 0) {
+        for (int i = 0; i < MANY; i++) EXPECT_OK(kolo_irecv(&data, 1, KOLO_INT32, 1, copy, &requests[i]));
+        if (pthread_create(&thread, NULL, abort_now, copy)) abort();
+        while (kolo_comm_get_async_error(copy, &state) == KOLO_OK && state == KOLO_OK) continue;
+        EXPECT_OK(kolo_pending_test(requests[0], &complete));
+        for (int i = MANY; i-- > 0;) {
+            EXPECT_ERROR(KOLO_ERR_ABORTED, kolo_pending_wait(requests[i]), "ended before anybody waited");
+            EXPECT_ERROR(KOLO_ERR_INVALID_ARGUMENT, kolo_pending_wait(requests[i]), "waited for already");
+            if (i % 4 == 0) send_to_myself(r);
+        }
+        pthread_join(thread, NULL);
+    }
+    meet();
+    if (r->rank != 0) EXPECT_OK(kolo_comm_destroy(copy));
+}
+
+static void wait_beside_aborts(rank_t *r)
+{
+    for (int i = 0; i < 10; i++) wait_beside_an_abort(r, i % 2);
+}
+
+static void who_waits_for_what_an_abort_ends_is_told_once(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(2, wait_beside_aborts, NULL), 0);
+}
+
 int main(void)
 {
     limit_s(110);
@@ -204,6 +265,7 @@ int main(void)
         cmocka_unit_test(who_has_destroyed_did_not_die),
         cmocka_unit_test(who_cannot_be_copied_is_told_by_its_rank),
         cmocka_unit_test(messages_put_aside_beside_an_abort_all_end),
+        cmocka_unit_test(who_waits_for_what_an_abort_ends_is_told_once),
         cmocka_unit_test(fifty_communicators_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

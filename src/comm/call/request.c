@@ -5,19 +5,32 @@
  * written as two requests and a wait, or as a request and a receive, cannot wait for itself. Where that call comes
  * into an open group they come into it, too. Only who asks without waiting, or makes a window or a communicator,
  * has them run on a stream of the communicator's own.
+ *
+ * Who ends one. While it is aside that is its communicator's list, and then whoever takes the list, whole and in
+ * one exchange: the call that it runs with, a group, or, once the handle is retired, the communicator's end. That
+ * one moves its state on and never looks at it again. Behind that it is its user's, whose wait ends the handle
+ * first.
  */
 #include "base/slots.h"
 #include "comm/call/call.h"
 
 #include <stdio.h>
 
+typedef enum {
+    ASIDE,   /* in the list, or with who has taken that */
+    GROUPED, /* in a group that is open */
+    BEGUN,   /* its user's: runs on a stream or in the background */
+    OVER     /* its user's: status and text say how it went */
+} kolo_pending_state_t;
+
 struct kolo_pending {
     kolo_slot_t slot;
+    _Atomic int state;
     struct kolo_pending *next; /* put aside behind it */
     kolo_call_t call;
-    bool aside, taken, over; /* taken: by a group that is open */
-    bool connects;           /* goes on in the background, as a first use of a communicator that does not block */
-    kolo_event_t event;      /* runs on a stream: recorded behind it */
+    uint64_t number;    /* of its communicator: another one may have the handle by now */
+    bool connects;      /* goes on in the background, as a first use of a communicator that does not block */
+    kolo_event_t event; /* runs on a stream: recorded behind it */
     kolo_status_t status;
     char text[KOLO_ERROR_TEXT_BYTES];
 };
@@ -25,9 +38,9 @@ static kolo_slots_t requests = KOLO_SLOTS_OF(struct kolo_pending);
 
 static void finish(struct kolo_pending *r, kolo_status_t status)
 {
-    r->over = true;
     r->status = status;
     if (status != KOLO_OK) snprintf(r->text, sizeof r->text, "%s", kolo_error_text());
+    atomic_store(&r->state, OVER); /* and may be gone */
 }
 
 /* Records an event of its own for each, so that none depends on another's life. */
@@ -46,18 +59,26 @@ static kolo_status_t collect(struct kolo_pending *first, kolo_call_t *with, void
     return with ? kolo_group_add(with) : KOLO_OK;
 }
 
-/* Notes that they run on the stream, or, without one, have run or go on in the background. */
-static void begun(struct kolo_pending *first, kolo_status_t status, void *stream)
+/* Gives one to its user: it runs on the stream, or, without one, has run or goes on in the background. */
+static void begun(struct kolo_pending *r, kolo_status_t status, void *stream)
 {
+    r->connects = status == KOLO_IN_PROGRESS && !stream;
+    kolo_status_t own = status == KOLO_IN_PROGRESS ? KOLO_OK : status;
+    if (own == KOLO_OK && stream) own = follow(r, stream);
+    if (own != KOLO_OK || (!stream && !r->connects))
+        finish(r, own);
+    else
+        atomic_store(&r->state, BEGUN);
+}
+
+static void all_begun(struct kolo_pending *first, kolo_status_t status, void *stream)
+{
+    kolo_comm_t comm = first ? first->call.comm : NULL;
     for (struct kolo_pending *r = first, *next; r; r = next) {
         next = r->next;
-        r->aside = r->taken = false;
-        r->next = NULL;
-        r->connects = status == KOLO_IN_PROGRESS && !stream;
-        kolo_status_t own = status == KOLO_IN_PROGRESS ? KOLO_OK : status;
-        if (own == KOLO_OK && stream) own = follow(r, stream);
-        if (own != KOLO_OK || (!stream && !r->connects)) finish(r, own);
+        begun(r, status, stream);
     }
+    if (comm) kolo_gate_open_if_joined(&comm->gate);
 }
 
 /* Takes none where another thread aborts the communicator: that one ends them. */
@@ -73,11 +94,11 @@ static struct kolo_pending *take_all(kolo_comm_t comm)
 /* Runs what was put aside, and `with` beside it unless that is NULL, on the stream or, for NULL, here. */
 static kolo_status_t run(kolo_comm_t comm, kolo_call_t *with, void *stream)
 {
-    struct kolo_pending *first = take_all(comm);
     KOLO_TRY(kolo_group_start());
+    struct kolo_pending *first = take_all(comm);
     kolo_status_t status = collect(first, with, stream), ended = kolo_group_end();
     if (status == KOLO_OK) status = ended;
-    begun(first, status, stream);
+    all_begun(first, status, stream);
     return status;
 }
 
@@ -92,7 +113,6 @@ static void group_over(struct kolo_pending *first, kolo_status_t status, const c
     if (why) kolo_fail(status, "%s", why);
     for (struct kolo_pending *r = first, *next; r; r = next) {
         next = r->next;
-        r->next = NULL;
         begun(r, status, r->call.stream);
     }
 }
@@ -107,8 +127,7 @@ kolo_status_t kolo_requests_join_group(kolo_comm_t comm, void *stream)
         taken->first = first;
     for (struct kolo_pending *r = first; r; r = r->next) {
         taken->last = r;
-        r->aside = false;
-        r->taken = true;
+        atomic_store(&r->state, GROUPED);
     }
     taken->over = group_over;
     return collect(first, NULL, stream);
@@ -129,11 +148,11 @@ void kolo_requests_drop(kolo_comm_t comm)
 {
     for (struct kolo_pending *r = atomic_exchange(&comm->aside, NULL), *next; r; r = next) {
         next = r->next;
-        r->aside = false;
         kolo_fail(KOLO_ERR_ABORTED, "the communicator ended before anybody waited for this message");
         finish(r, KOLO_ERR_ABORTED);
     }
     comm->aside_last = NULL;
+    kolo_gate_open(&comm->gate);
     kolo_stream_destroy(comm->own_stream);
     comm->own_stream = NULL;
 }
@@ -188,7 +207,7 @@ static kolo_status_t begin_before(kolo_comm_t comm, const char *what)
 static kolo_status_t put_aside(kolo_comm_t comm, struct kolo_pending *r, const char *what)
 {
     if (!kolo_handle_visit(comm, what)) return KOLO_ERR_INVALID_ARGUMENT;
-    r->aside = true;
+    r->number = comm->number;
     comm->begin_aside = begin_before;
     if (comm->aside_last)
         comm->aside_last->next = r;
@@ -242,51 +261,61 @@ kolo_status_t kolo_irecv(void *buf, size_t count, kolo_type_t type, int peer, ko
     return ask(&call, buf, request, "irecv");
 }
 
+/* Tells whether its communicator is still the one that it was put aside on. */
+static bool has_comm(const struct kolo_pending *r)
+{
+    return atomic_load(&r->call.comm->number) == r->number;
+}
+
 /* Tells whether a message that began is complete. */
 static bool has_passed(const struct kolo_pending *r)
 {
     kolo_status_t state = KOLO_OK;
     if (!r->connects) return kolo_event_query(r->event) == KOLO_OK;
-    return kolo_comm_get_async_error(r->call.comm, &state) != KOLO_OK || state != KOLO_IN_PROGRESS;
+    return kolo_comm_get_async_error(r->call.comm, &state) != KOLO_OK || state != KOLO_IN_PROGRESS || !has_comm(r);
 }
 
 static void describe(void *arg, char *buf, size_t bytes)
 {
     const struct kolo_pending *r = arg;
-    snprintf(buf, bytes, "the first use of %s rank %d, which took a message along", r->call.comm->name,
-             r->call.comm->rank);
+    snprintf(buf, bytes, "the %s of %s rank %d, which took a message along", r->connects ? "first use" : "end",
+             r->call.comm->name, r->call.comm->rank);
 }
 
-/* Waits until it is complete, also by an end of its communicator. What it waits for has a deadline and the abort
- * flag, and uses the buffers as long as it runs. */
-static void await(struct kolo_pending *r)
+/* Waits at the gate. What it waits for has a deadline and the abort flag, and uses the buffers as long as it runs.
+ */
+static void await_until(struct kolo_pending *r, bool (*true_now)(const struct kolo_pending *r))
 {
     kolo_comm_t comm = r->call.comm;
     kolo_wait_t wait;
-    if (!r->connects) {
-        kolo_event_synchronize(r->event);
-        return;
-    }
+    if (true_now(r)) return; /* mostly; joining takes long */
     kolo_wait_init(&wait, NULL, 0, describe, r, 1);
     kolo_gate_join(&comm->gate);
     for (;;) {
         uint32_t ticket = kolo_gate_ticket(&comm->gate);
-        if (has_passed(r)) break;
+        if (true_now(r)) break;
         kolo_gate_wait(&comm->gate, ticket, &wait);
     }
     kolo_gate_quit(&comm->gate);
 }
 
-/* Concludes a message that is complete: what became of it is what became of the communicator. */
+static bool is_ours(const struct kolo_pending *r)
+{
+    return atomic_load(&r->state) >= BEGUN;
+}
+
+/* Concludes a message that is complete: what became of it is what became of the communicator, which is held. */
 static void conclude(struct kolo_pending *r)
 {
     kolo_comm_t comm = r->call.comm;
     kolo_status_t state = KOLO_OK;
-    kolo_status_t status = kolo_comm_get_async_error(comm, &state);
-    if (kolo_handle_check(comm, "pending_wait") != KOLO_OK)
-        status = kolo_fail(KOLO_ERR_ABORTED, "the communicator ended before anybody waited for this message");
-    else if (status == KOLO_OK && state != KOLO_OK && state != KOLO_IN_PROGRESS)
+    bool held = kolo_handle_visit(comm, "pending_wait") != NULL;
+    kolo_status_t status = held && has_comm(r) ? kolo_comm_get_async_error(comm, &state) : KOLO_ERR_ABORTED;
+    if (status != KOLO_OK)
+        kolo_fail(status, "the communicator ended before anybody waited for this message");
+    else if (state != KOLO_OK && state != KOLO_IN_PROGRESS)
         status = kolo_fail(state, "%s", kolo_get_last_error(comm));
+    if (held) kolo_handle_leave(comm);
     finish(r, status);
 }
 
@@ -296,43 +325,60 @@ static kolo_status_t refuse(kolo_pending_t request, const char *what)
                      (void *)request);
 }
 
+/* Checks the handle; what has not ended is the parent's in a child of fork(). */
+static kolo_status_t check(kolo_pending_t request, const char *what)
+{
+    if (!kolo_slot_lives(request)) return refuse(request, what);
+    kolo_comm_t comm = request->call.comm;
+    bool over = atomic_load(&request->state) == OVER;
+    return over || atomic_load(&comm->magic) != KOLO_COMM_FOREIGN ? KOLO_OK : kolo_handle_check(comm, what);
+}
+
+/* Has one that is aside begin. Where another thread ends the communicator, or runs what is aside, it is with that
+ * one, which will end it or give it to us: that is no error. */
+static kolo_status_t begin_it(struct kolo_pending *r, bool here)
+{
+    kolo_comm_t comm = r->call.comm;
+    kolo_status_t status = here ? run(comm, NULL, NULL) : begin(comm);
+    bool waits_on = is_ours(r) || atomic_load(&comm->magic) != KOLO_COMM_MAGIC || !has_comm(r);
+    return waits_on ? KOLO_OK : status;
+}
+
 kolo_status_t kolo_pending_test(kolo_pending_t request, int *complete)
 {
     if (!request || !complete)
         return kolo_fail(KOLO_ERR_INVALID_ARGUMENT, "pending_test: the request or the output is NULL");
-    if (!kolo_slot_lives(request)) return refuse(request, "pending_test");
-    if (request->aside && kolo_group_open())
+    KOLO_TRY(check(request, "pending_test"));
+    bool aside = atomic_load(&request->state) == ASIDE;
+    if (aside && kolo_group_open())
         return kolo_fail(KOLO_ERR_INVALID_USAGE,
                          "pending_test: between group_start and group_end a message cannot begin");
-    if (request->aside) {
-        KOLO_TRY(kolo_handle_check(request->call.comm, "pending_test"));
-        kolo_status_t status = begin(request->call.comm);
-        if (status != KOLO_OK && request->aside) return status;
-    }
-    if (!request->over && !request->taken && has_passed(request)) conclude(request);
-    *complete = request->over;
+    if (aside) KOLO_TRY(begin_it(request, false));
+    if (atomic_load(&request->state) == BEGUN && has_passed(request)) conclude(request);
+    *complete = atomic_load(&request->state) == OVER;
     return KOLO_OK;
 }
 
 kolo_status_t kolo_pending_wait(kolo_pending_t request)
 {
     if (!request) return KOLO_OK;
-    if (!kolo_slot_lives(request)) return refuse(request, "pending_wait");
-    kolo_comm_t comm = request->call.comm;
-    if (kolo_group_open() || request->taken)
+    KOLO_TRY(check(request, "pending_wait"));
+    if (kolo_group_open() || atomic_load(&request->state) == GROUPED)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "pending_wait: not allowed between group_start and group_end");
-    if (request->aside) { /* a first use of a communicator that does not block would go on behind our back */
-        kolo_status_t status = comm->blocking ? run(comm, NULL, NULL) : begin(comm);
-        if (status != KOLO_OK && request->aside) return status;
-    }
-    if (!request->over) {
-        await(request);
+    /* a first use of a communicator that does not block would go on behind our back */
+    if (atomic_load(&request->state) == ASIDE) KOLO_TRY(begin_it(request, request->call.comm->blocking));
+    if (!kolo_slot_end(request)) return refuse(request, "pending_wait"); /* another thread waits for it */
+    await_until(request, is_ours);
+    if (atomic_load(&request->state) == BEGUN) {
+        if (request->connects)
+            await_until(request, has_passed);
+        else
+            kolo_event_synchronize(request->event);
         conclude(request);
     }
     kolo_status_t status = request->status;
     kolo_event_destroy(request->event);
     if (status != KOLO_OK) kolo_fail(status, "%s", request->text);
-    kolo_slot_end(request);
     kolo_slots_give(&requests, request);
     return status;
 }
