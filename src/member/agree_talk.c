@@ -269,20 +269,35 @@ static void take_given_up(kolo_agree_run_t *x, int from, const kolo_ballot_t *b)
                           x->oob->name, x->oob->rank, x->a->what, from, lost);
 }
 
+static bool is_question(const kolo_ballot_t *b)
+{
+    return b->type == KOLO_BALLOT_REPORT || b->type == KOLO_BALLOT_CALL;
+}
+
+/* Tells one that waits for us elsewhere that we never come there. The first of us would, too, but not if it is one
+ * whom the other leaves out. */
+static void tell_given_up(kolo_agree_run_t *x, int to)
+{
+    kolo_ballot_t b = kolo_agree_ballot(x, KOLO_BALLOT_CALL, x->oob->rank);
+    kolo_agree_post(x, to, &b);
+}
+
 static void take_foreign(kolo_agree_run_t *x, kolo_inbound_t *in)
 {
     int from = in->peer, c = kolo_agree_lowest(x);
     kolo_ballot_t b;
     in->status = KOLO_ERR_MISMATCH; /* it has been looked at, and waits for its own agreement */
-    if (x->tag >> KOLO_SERIES_SHIFT == KOLO_OOB_SERIES_LAST) return; /* its sender hears of us and comes, too */
     if (kolo_ballot_decode(in->part[0], in->bytes, x->oob->nranks, &b) != NULL) return;
+    if (x->tag >> KOLO_SERIES_SHIFT == KOLO_OOB_SERIES_LAST) {
+        if (is_question(&b) && !kolo_map_has(x->out, from)) tell_given_up(x, from);
+        return;
+    }
     if (in->tag >> KOLO_SERIES_SHIFT == KOLO_OOB_SERIES_LAST) {
         if (!kolo_map_has(x->out, from)) take_given_up(x, from, &b); /* of one left out it is about what follows */
         return;
     }
     bool refuses = b.type == KOLO_BALLOT_REFUSE && b.flags == KOLO_ERR_MISMATCH;
-    if (!refuses && (kolo_map_has(x->out, from) || (b.type != KOLO_BALLOT_REPORT && b.type != KOLO_BALLOT_CALL)))
-        return;
+    if (!refuses && (kolo_map_has(x->out, from) || !is_question(&b))) return;
     if (c == x->oob->rank) {
         if (!x->took_over && x->bad == KOLO_OK) x->bad = KOLO_ERR_MISMATCH, x->bad_about = from;
     } else {

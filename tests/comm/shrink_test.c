@@ -310,6 +310,27 @@ static void different_lists_are_noticed(void **state)
     assert_int_equal(run_ranks(4, name_different_ranks, NULL), 0);
 }
 
+/* The first two give the communicator up, as after a loss. The others leave out the first one and wait for the
+ * second: they are told, and come, too. */
+static void give_up_beside_a_list(rank_t *r)
+{
+    kolo_comm_t rest = NULL;
+    EXPECT(works(r->comm));
+    meet();
+    if (r->rank > 1)
+        EXPECT_ERROR(KOLO_ERR_REMOTE, kolo_comm_shrink(r->comm, (int[]){0}, 1, 0, &rest, NULL),
+                     "rank 1 has given the communicator up");
+    if (EXPECT_OK(kolo_comm_shrink(r->comm, NULL, 0, KOLO_SHRINK_ABORT, &rest, NULL)))
+        check_child(r, rest, r->rank, r->nranks);
+    end_comm(&rest);
+}
+
+static void who_gives_up_says_so_to_those_who_wait_for_it(void **state)
+{
+    (void)state;
+    assert_int_equal(run_ranks(4, give_up_beside_a_list, NULL), 0);
+}
+
 static void nothing_is_left(void **state)
 {
     (void)state;
@@ -337,6 +358,7 @@ int main(void)
         cmocka_unit_test(a_loss_that_is_not_listed_is_told),
         cmocka_unit_test(bad_lists_are_refused),
         cmocka_unit_test(different_lists_are_noticed),
+        cmocka_unit_test(who_gives_up_says_so_to_those_who_wait_for_it),
         cmocka_unit_test(nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
