@@ -188,6 +188,18 @@ kolo_status_t kolo_cuda_choose_lines(const kolo_cuda_state_t *s, const kolo_exec
     return KOLO_OK;
 }
 
+static bool apart(uint64_t a, uint64_t b, uint64_t bytes)
+{
+    return a + bytes <= b || b + bytes <= a;
+}
+
+bool kolo_cuda_gives(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, const kolo_cuda_args_t *a)
+{
+    uint64_t before_last = (s->layout.nranks - 1) * a->part_bytes;
+    return call->coll == KOLO_COLL_ALL_REDUCE && a->bytes >= s->limits.give && a->bytes <= s->limits.give_most &&
+           a->bytes >= before_last + 128 /* a head, meet.cuh */ && apart(a->src, a->dst, a->bytes);
+}
+
 kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *a,
                                kolo_cuda_family_t *family, kolo_cuda_grid_t *grid)
 {

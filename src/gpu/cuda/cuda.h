@@ -172,6 +172,9 @@ uint64_t kolo_cuda_lines128_two_room(const kolo_cuda_layout_t *l);
 /* Tells whether the call goes by lines: kernels load and store its buffers here, and nobody else has them mapped.
  */
 bool kolo_cuda_goes_by_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call);
+/* Tells whether a long call whose buffers all reach goes by stores alone: what is for another rank's part is given
+ * to it (direct.cuh). */
+bool kolo_cuda_gives(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, const kolo_cuda_args_t *args);
 /* Returns how many bytes of a part can go by lines at once, whatever the limits say. */
 uint64_t kolo_cuda_lines_most(const kolo_cuda_state_t *s);
 kolo_status_t kolo_cuda_choose_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call,

@@ -203,6 +203,46 @@ static void test_blocks_by_length(void **s)
     assert_int_equal(blocks, 64 * KOLO_CUDA_TWO_STEP_ROLES);
 }
 
+/* Would an all_reduce of so many bytes go by stores alone, its destination so far behind its source? */
+static bool gives(kolo_coll_t coll, uint64_t bytes, uint64_t distance)
+{
+    const kolo_exec_call_t call = {.kind = KOLO_EXEC_COLL, .coll = coll};
+    uint32_t blocks;
+    choose(coll, bytes, &blocks);
+    args.src = UINT64_C(1) << 40;
+    args.dst = args.src + distance;
+    return kolo_cuda_gives(&state, &call, &args);
+}
+
+static void test_all_reduces_between_two_gpus_give_at_every_length(void **s)
+{
+    static const int profiles[] = {KOLO_GPU_LATENCY, KOLO_GPU_BALANCED, KOLO_GPU_QUARTER};
+    (void)s;
+    for (size_t i = 0; i < KOLO_COUNTOF(profiles); i++) {
+        make(&(kolo_exec_tuned_t){.profile = profiles[i]}, 2);
+        for (uint64_t bytes = UINT64_C(1) << 24; bytes <= UINT64_C(1) << 34; bytes *= 2) {
+            assert_true(gives(KOLO_COLL_ALL_REDUCE, bytes, bytes));
+            assert_false(gives(KOLO_COLL_ALL_REDUCE, bytes, 0)); /* in place */
+            assert_false(gives(KOLO_COLL_ALL_REDUCE, bytes, bytes - 16));
+            assert_false(gives(KOLO_COLL_REDUCE, bytes, bytes));
+        }
+        assert_false(gives(KOLO_COLL_ALL_REDUCE, 8 << 20, 8 << 20)); /* loads take less */
+    }
+}
+
+static void test_all_reduces_give_up_to_a_length_among_more_gpus_and_never_beside_kernels(void **s)
+{
+    (void)s;
+    for (uint32_t n = 2; n <= 8; n *= 2) {
+        for (uint64_t bytes = UINT64_C(1) << 24; bytes <= UINT64_C(1) << 34; bytes *= 2) {
+            make(&(kolo_exec_tuned_t){.profile = KOLO_GPU_COMPUTE}, n);
+            assert_false(gives(KOLO_COLL_ALL_REDUCE, bytes, bytes));
+            make(&(kolo_exec_tuned_t){.profile = KOLO_GPU_LATENCY}, n);
+            assert_int_equal(gives(KOLO_COLL_ALL_REDUCE, bytes, bytes), n == 2 || bytes <= 128 << 20);
+        }
+    }
+}
+
 /* Each rank sends one part to one other, whatever the number of ranks. */
 static void test_a_gather_goes_longer_by_lines(void **s)
 {
@@ -253,6 +293,8 @@ int main(void)
         cmocka_unit_test(test_more_gpus_have_limits_of_their_own),
         cmocka_unit_test(test_chains_only_where_the_order_is_free_and_nothing_is_lost),
         cmocka_unit_test(test_blocks_by_length),
+        cmocka_unit_test(test_all_reduces_between_two_gpus_give_at_every_length),
+        cmocka_unit_test(test_all_reduces_give_up_to_a_length_among_more_gpus_and_never_beside_kernels),
         cmocka_unit_test(test_a_gather_goes_longer_by_lines),
         cmocka_unit_test(test_measured_is_of_the_latency_profile),
         cmocka_unit_test(test_parameters_come_first),

@@ -106,16 +106,10 @@ uint64_t kolo_cuda_seen_by(const kolo_cuda_state_t *s, const void *p, uint64_t b
     return at ? at + ((uintptr_t)p - known->base) : 0;
 }
 
-static bool apart(uint64_t a, uint64_t b, uint64_t bytes)
-{
-    return a + bytes <= b || b + bytes <= a;
-}
-
 void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_long_args_t *a)
 {
-    uint64_t n = (uint64_t)s->regions.nranks, whole = (n - 1) * a->c.part_bytes;
     uint64_t src, dst;
-    kolo_exec_reach(call, s->regions.rank, (int)n, &src, &dst);
+    kolo_exec_reach(call, s->regions.rank, s->regions.nranks, &src, &dst);
     if (call->src) kolo_cuda_offer(s, call->src, src, call->stream);
     if (call->dst) kolo_cuda_offer(s, call->dst, dst, call->stream);
     bool all = a->c.scale != KOLO_CUDA_SCALE_OWN; /* others must not see the input as it is */
@@ -125,8 +119,5 @@ void kolo_cuda_expose(kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_c
         all = all && (a->src[r] || !call->src) && (a->dst[r] || !call->dst);
     }
     a->c.reachable = all ? KOLO_CUDA_REACHABLE : 0;
-    if (all && call->coll == KOLO_COLL_ALL_REDUCE && a->c.bytes >= s->limits.give &&
-        a->c.bytes <= s->limits.give_most && a->c.bytes >= whole + 128 /* a head, meet.cuh */ &&
-        apart(a->c.src, a->c.dst, a->c.bytes))
-        a->c.reachable |= KOLO_CUDA_APART;
+    if (all && kolo_cuda_gives(s, call, &a->c)) a->c.reachable |= KOLO_CUDA_APART;
 }
