@@ -100,6 +100,14 @@ static bool is_self_connected(int fd, const kolo_address_t *address)
            memcmp(own.bytes + 8, address->bytes + 8, 16) == 0;
 }
 
+/* Tells whether it is an address of this host that the system does not use: a call would wait for an answer from
+ * outside. */
+static bool is_own_unready(const struct sockaddr *sa)
+{
+    kolo_unready_t list[KOLO_UNREADY_MAX];
+    return sa->sa_family == AF_INET6 && kolo_route_find_unready(list, kolo_route_unready(list), sa) != NULL;
+}
+
 /* Makes one attempt; returns 0 or an errno. */
 static int dial_attempt(kolo_dial_t *dial)
 {
@@ -109,6 +117,7 @@ static int dial_attempt(kolo_dial_t *dial)
     dial->stage = WAITS_GREETING;
     dial->got = 0;
     KOLO_FAIL_POINT("oob.dial.attempt");
+    if (is_own_unready((const struct sockaddr *)&sa)) return EADDRNOTAVAIL;
     dial->fd = kolo_fd_socket(sa.ss_family, SOCK_STREAM);
     if (dial->fd < 0) return errno;
     setsockopt(dial->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
@@ -131,7 +140,7 @@ static void tell_of_shortage(const kolo_dial_t *dial, int err)
 {
     static uint64_t last_ns;
     uint64_t now = kolo_now_ns();
-    char buf[128];
+    char buf[128], unready[256] = "";
     if (err != EADDRNOTAVAIL && err != EMFILE && err != ENFILE && err != ENOBUFS && err != ENOMEM) return;
     uint64_t before = last_ns;
     last_ns = now;
@@ -140,7 +149,12 @@ static void tell_of_shortage(const kolo_dial_t *dial, int err)
     if (dial->config.claim.from != KOLO_RANK_ROOT) snprintf(me, sizeof(me), "rank %d", dial->config.claim.from);
     const char *how = "";
     buf[0] = '\0';
-    if (err == EADDRNOTAVAIL)
+    struct sockaddr_storage sa;
+    kolo_address_to_sockaddr(&dial->config.address, &sa);
+    if (err == EADDRNOTAVAIL) kolo_route_unready_words((const struct sockaddr *)&sa, unready, sizeof(unready));
+    if (unready[0] != '\0')
+        how = unready;
+    else if (err == EADDRNOTAVAIL)
         how = ": no local port is free (connections in TIME_WAIT? see ss -s and net.ipv4.ip_local_port_range)";
     if (err == EMFILE) {
         kolo_fd_print_all(buf, sizeof(buf));
@@ -213,7 +227,11 @@ static void dial_attempt_failed(kolo_dial_t *dial, int err)
         dial->config.elsewhere(dial->config.arg, err == EADDRINUSE, &dial->config.address);
     uint64_t now = kolo_now_ns();
     if (deadline != 0 && now >= deadline) {
-        dial_fail(dial, KOLO_ERR_TIMEOUT, "cannot connect in time: %s", strerror(err));
+        char unready[300] = "";
+        struct sockaddr_storage sa;
+        kolo_address_to_sockaddr(&dial->config.address, &sa);
+        if (err == EADDRNOTAVAIL) kolo_route_unready_words((const struct sockaddr *)&sa, unready, sizeof(unready));
+        dial_fail(dial, KOLO_ERR_TIMEOUT, "cannot connect in time: %s%s", strerror(err), unready);
         return;
     }
     if (refused && dial->config.refused != NULL) dial->config.refused(dial->config.arg);

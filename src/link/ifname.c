@@ -50,6 +50,8 @@ static const uint8_t *address_bytes(const struct sockaddr *sa, size_t *bytes)
 typedef struct {
     const struct sockaddr *root; /* NULL: not known */
     struct sockaddr_storage reaches, way_out, way_out6;
+    kolo_unready_t unready[KOLO_UNREADY_MAX];
+    int nunready;
 } view_t;
 
 static bool is_same_address(const struct sockaddr *a, const struct sockaddr *b)
@@ -109,8 +111,9 @@ static int score(const view_t *view, const struct ifaddrs *ifa)
     const struct sockaddr *root = view->root;
     if (ifa->ifa_addr == NULL || !(ifa->ifa_flags & IFF_UP) || !family_permitted(ifa->ifa_addr->sa_family))
         return -1;
+    const kolo_unready_t *unready = kolo_route_find_unready(view->unready, view->nunready, ifa->ifa_addr);
     int class = interface_class(view, ifa);
-    if (class < 0) return -1;
+    if (class < 0 || (unready != NULL && unready->duplicate)) return -1;
 #ifndef KOLO_HAVE_SODIUM
     if (!(ifa->ifa_flags & IFF_LOOPBACK)) return -1; /* cannot authenticate: this machine only */
 #endif
@@ -118,6 +121,7 @@ static int score(const view_t *view, const struct ifaddrs *ifa)
     if (is_same_address(ifa->ifa_addr, (const struct sockaddr *)&view->reaches)) value -= 200;
     if (has_way_out(view, ifa)) value -= 6;
     if (is_link_local(ifa->ifa_addr)) value += 4;
+    if (unready != NULL) value += 1;                                               /* who calls it has to wait */
     if (root != NULL && root->sa_family != ifa->ifa_addr->sa_family) value += 100; /* could not reach the root */
     if (root == NULL && ifa->ifa_addr->sa_family == AF_INET6) value += 2;
     if (root == NULL || !same_subnet(ifa, root)) value += 40;
@@ -161,6 +165,7 @@ static void look_around(view_t *view, const struct sockaddr *root)
     kolo_address_t known;
     struct sockaddr_storage to = {0};
     *view = (view_t){.root = root};
+    view->nunready = kolo_route_unready(view->unready);
     if (root == NULL && kolo_address_hint(&known)) kolo_address_to_sockaddr(&known, &to);
     if (root != NULL || to.ss_family != 0)
         (void)kolo_route_source(root != NULL ? root : (const struct sockaddr *)&to, &view->reaches);
@@ -197,13 +202,14 @@ static kolo_status_t choose(const kolo_address_t *root, kolo_address_t *address)
                       "ranks must be in a network namespace that the root can be reached from",
                       kolo_address_print(root, text));
     } else if (best == NULL) {
-        char names[200];
+        char names[200], unready[400];
         name_all(all, names, sizeof(names));
+        kolo_route_unready_words(NULL, unready, sizeof(unready));
         status = kolo_fail(KOLO_ERR_INVALID_USAGE,
                            "no network interface is up that KOLO_SOCKET_IFNAME=%s and KOLO_SOCKET_FAMILY permit; "
-                           "those that are up: %s%s",
+                           "those that are up: %s%s%s",
                            kolo_link_values.socket_ifname != NULL ? kolo_link_values.socket_ifname : "(any)", names,
-                           KOLO_AUTH_STRONG ? "" : " (built without libsodium: loopback only)");
+                           unready, KOLO_AUTH_STRONG ? "" : " (built without libsodium: loopback only)");
     } else {
         kolo_address_from_sockaddr(address, best->ifa_addr);
         kolo_address_set_port(address, 0);

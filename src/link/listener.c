@@ -8,6 +8,7 @@
 #include "base/file/fds.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "link/route.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -108,8 +109,8 @@ static int bound_socket(const kolo_address_t *address)
     int one = 1, fd = kolo_fd_socket(sa.ss_family, SOCK_STREAM);
     if (fd < 0) return -1;
     if (kolo_address_port(address) != 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    if (bind(fd, (struct sockaddr *)&sa, bytes) == 0) return fd;
-    int err = errno;
+    int err = kolo_route_bind(fd, (struct sockaddr *)&sa, bytes);
+    if (err == 0) return fd;
     kolo_fd_close(fd);
     errno = err;
     return -1;
@@ -128,6 +129,7 @@ static void print_port_range(char *text, size_t bytes)
 
 static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, int *out)
 {
+    struct sockaddr_storage sa;
     char buf[KOLO_ADDRESS_TEXT_BYTES];
     int err, fd = bound_socket(address);
     if (fd >= 0 && kolo_address_port(address) == 0 && has_reserved_port(fd)) {
@@ -144,12 +146,14 @@ static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, in
     err = errno;
     if (fd >= 0) kolo_fd_close(fd);
     errno = err;
-    if (quiet && (err == EADDRINUSE || err == EADDRNOTAVAIL)) return KOLO_ERR_INVALID_USAGE;
-    char open[160] = "";
+    char open[256] = "";
+    kolo_address_to_sockaddr(address, &sa);
+    if (err == EADDRNOTAVAIL) kolo_route_unready_words((const struct sockaddr *)&sa, open, sizeof(open));
+    if (quiet && (err == EADDRINUSE || (err == EADDRNOTAVAIL && open[0] == '\0'))) return KOLO_ERR_INVALID_USAGE;
     if (err == EMFILE) kolo_fd_print_all(open, sizeof(open));
     if (err == EADDRINUSE && kolo_address_port(address) == 0) print_port_range(open, sizeof(open));
     return kolo_fail_errno(KOLO_ERR_SYSTEM, err, "cannot listen on %s%s%s", kolo_address_print(address, buf),
-                           open[0] != '\0' ? "; " : "", open);
+                           open[0] != '\0' && open[0] != ';' ? "; " : "", open);
 }
 
 kolo_status_t kolo_listener_open(kolo_progress_t *progress, const kolo_listener_config_t *config,

@@ -5,10 +5,13 @@
  */
 #include "link/route.h"
 #include "base/file/fds.h"
+#include "base/log.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
+#include <linux/if_addr.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -51,7 +54,11 @@ bool kolo_route_source(const struct sockaddr *to, struct sockaddr_storage *sourc
     bool found = connect(fd, (const struct sockaddr *)&there, bytes) == 0 &&
                  getsockname(fd, (struct sockaddr *)source, &length) == 0;
     kolo_fd_close(fd);
-    return found;
+    /* of other addresses there are only tentative ones: nothing is known yet */
+    const struct sockaddr_in6 *there6 = (const void *)&there, *source6 = (const void *)source;
+    if (found && six && IN6_IS_ADDR_LOOPBACK(&source6->sin6_addr) && !IN6_IS_ADDR_LOOPBACK(&there6->sin6_addr))
+        memset(source, 0, sizeof *source);
+    return found && source->ss_family != AF_UNSPEC;
 }
 
 bool kolo_route_default_source(int family, struct sockaddr_storage *source)
@@ -78,6 +85,70 @@ bool kolo_route_is_virtual(const char *name)
         for (size_t i = 0; i < sizeof drivers / sizeof drivers[0]; i++) is |= strcmp(info.driver, drivers[i]) == 0;
     kolo_fd_close(fd);
     return is;
+}
+
+/* ---- addresses that the system does not use yet, or never ---- */
+
+int kolo_route_unready(kolo_unready_t list[KOLO_UNREADY_MAX])
+{
+    char line[128], digits[33];
+    unsigned flags = 0;
+    int n = 0;
+    FILE *f = fopen("/proc/net/if_inet6", "re");
+    while (f != NULL && n < KOLO_UNREADY_MAX && fgets(line, sizeof line, f) != NULL) {
+        kolo_unready_t *one = &list[n];
+        if (sscanf(line, "%32s %*x %*x %*x %x %15s", digits, &flags, one->name) != 3 || strlen(digits) != 32)
+            continue;
+        one->duplicate = (flags & IFA_F_DADFAILED) != 0;
+        if (!one->duplicate && ((flags & IFA_F_TENTATIVE) == 0 || (flags & IFA_F_OPTIMISTIC) != 0)) continue;
+        for (int i = 0; i < 16; i++) (void)sscanf(digits + 2 * i, "%2hhx", &one->address.s6_addr[i]);
+        n++;
+    }
+    if (f != NULL) fclose(f);
+    return n;
+}
+
+const kolo_unready_t *kolo_route_find_unready(const kolo_unready_t *list, int n, const struct sockaddr *sa)
+{
+    if (sa->sa_family != AF_INET6) return NULL;
+    const struct in6_addr *own = &((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr;
+    for (int i = 0; i < n; i++)
+        if (memcmp(&list[i].address, own, sizeof *own) == 0) return &list[i];
+    return NULL;
+}
+
+void kolo_route_unready_words(const struct sockaddr *sa, char *text, size_t bytes)
+{
+    kolo_unready_t list[KOLO_UNREADY_MAX];
+    char address[INET6_ADDRSTRLEN];
+    size_t at = 0;
+    const int n = kolo_route_unready(list);
+    const kolo_unready_t *this = sa != NULL ? kolo_route_find_unready(list, n, sa) : NULL;
+    text[0] = '\0';
+    for (int i = 0; i < n && at + 128 < bytes; i++) {
+        if (this != NULL && this != &list[i]) continue;
+        inet_ntop(AF_INET6, &list[i].address, address, sizeof address);
+        at += (size_t)snprintf(text + at, bytes - at,
+                               list[i].duplicate ? "; another host has %s (%s), too"
+                                                 : "; whether another host has %s (%s), too, is not known yet",
+                               address, list[i].name);
+    }
+}
+
+int kolo_route_bind(int fd, const struct sockaddr *sa, socklen_t bytes)
+{
+    kolo_unready_t list[KOLO_UNREADY_MAX];
+    const int one = 1;
+    if (bind(fd, sa, bytes) == 0) return 0;
+    const int err = errno;
+    const kolo_unready_t *unready =
+        err == EADDRNOTAVAIL ? kolo_route_find_unready(list, kolo_route_unready(list), sa) : NULL;
+    if (unready == NULL || unready->duplicate) return err;
+    if (setsockopt(fd, IPPROTO_IPV6, IPV6_FREEBIND, &one, sizeof one) != 0 || bind(fd, sa, bytes) != 0)
+        return errno;
+    kolo_info("oob", "an address of interface %s is tentative: who calls it waits until it no longer is",
+              unready->name);
+    return 0;
 }
 
 bool kolo_address_is_own(const kolo_address_t *address, char name[16])

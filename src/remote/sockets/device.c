@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "link/link.h"
+#include "link/route.h"
 #include "remote/verbs/options.h"
 
 #include <errno.h>
@@ -88,7 +89,8 @@ static kolo_status_t listen_on(kolo_net_open_t *open)
     open->epoll_fd = kolo_fd_own(epoll_create1(EPOLL_CLOEXEC));
     if (open->listener < 0 || open->epoll_fd < 0)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "sockets: no socket; descriptor limit?");
-    if (bind(open->listener, (struct sockaddr *)&sa, length) != 0 || listen(open->listener, 1024) != 0 ||
+    errno = kolo_route_bind(open->listener, (struct sockaddr *)&sa, length);
+    if (errno != 0 || listen(open->listener, 1024) != 0 ||
         getsockname(open->listener, (struct sockaddr *)&sa, &length) != 0)
         return kolo_fail_errno(KOLO_ERR_SYSTEM, errno, "sockets: cannot listen on %s of interface %s",
                                kolo_address_print(&interfaces[open->device].address, text),
