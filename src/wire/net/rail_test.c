@@ -268,6 +268,45 @@ static int loss_without_room(kolo_kit_t *kit)
     return kit->rank == 0 ? write_all(kit) : lose_into_a_full_one(kit);
 }
 
+/* ---- a rail that is lost behind the last slot ---- */
+
+static _Atomic bool all_are_released, word_is_under_way;
+
+static int hear_late_of_a_loss(kolo_kit_t *kit)
+{
+    kolo_tx_t tx = {0};
+    KIT_CHECK(kolo_kit_connect(kit, &spec, &tx, NULL) == KOLO_OK);
+    kolo_net_conn_t *conn = tx.priv;
+    KIT_TRY(write_slots(kit, &tx, 0, SLOTS));
+    KIT_CHECK(kolo_kit_wait_released(kit, &tx, WAIT_MS) == KOLO_OK);
+    atomic_store(&all_are_released, true);
+    for (uint64_t end = kolo_deadline_ms(WAIT_MS); !atomic_load(&word_is_under_way); sched_yield())
+        KIT_CHECK(kolo_now_ns() < end);
+    KIT_CHECK(conn->rails[0].state == KOLO_NET_RAIL_UP); /* for all that this end knows */
+    return end_writer(kit, &tx);
+}
+
+static int lose_behind_the_last(kolo_kit_t *kit)
+{
+    kolo_rx_t rx = {0};
+    KIT_CHECK(kolo_kit_connect(kit, &spec, NULL, &rx) == KOLO_OK);
+    kolo_net_conn_t *conn = rx.priv;
+    KIT_TRY(read_slots(kit, &rx, 0, SLOTS));
+    for (uint64_t end = kolo_deadline_ms(WAIT_MS); !atomic_load(&all_are_released); sched_yield()) {
+        KIT_CHECK(kolo_now_ns() < end);
+        KIT_CHECK(kolo_net_conn_check(conn) == KOLO_OK);
+    }
+    KIT_CHECK(kolo_net_rail_lost(conn, 0, kolo_fail(KOLO_ERR_SYSTEM, "a test takes it away")) == KOLO_OK);
+    KIT_CHECK(conn->rails[0].state == KOLO_NET_RAIL_GONE);
+    atomic_store(&word_is_under_way, true);
+    return end_reader(kit, &rx);
+}
+
+static int late_loss(kolo_kit_t *kit)
+{
+    return kit->rank == 0 ? hear_late_of_a_loss(kit) : lose_behind_the_last(kit);
+}
+
 /* ---- */
 
 static bool fails(const char *name, int (*run)(kolo_kit_t *kit), bool arg)
@@ -287,5 +326,6 @@ int main(void)
     failed += fails("what cannot be offered again is the fault of where it was to go", loss_at_an_offer, false);
     failed += fails("an offer that a lost rail has left is no mistake, however old", stale_offer, false);
     failed += fails("offers of a lost rail wait for room on the other", loss_without_room, false);
+    failed += fails("a rail comes back of whose loss the writer hears when it has nothing to do", late_loss, false);
     return failed;
 }
