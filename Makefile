@@ -116,6 +116,8 @@ test-gpu: all
 	$(GPU_CONFORM) --ranks $(GPUS) --quick --clients --one-thread
 	KOLO_GPU_EXECUTOR=staged $(GPU_CONFORM) --ranks $(GPUS) --quick --clients
 	$(GPU_CONFORM) --ranks $(GPUS) --quick --vmm --processes
+	$(BUILD)/tests/nccl/nccl_conform --gpu --ranks $(GPUS)
+	$(BUILD)/tests/nccl/nccl_conform --gpu --ranks $(GPUS) --processes
 	$(BUILD)/tests/gpu/gpu_keyed
 	$(KOLORUN) -n $(GPUS) $(BUILD)/tests/gpu/gpu_engine
 	@if python3 -c 'import torch'; then python3 tests/gpu/torch_test.py $(BUILD)/libkolo.so; else echo "torch is not there: its tensors were not tried"; fi
