@@ -10,6 +10,7 @@
 
 #include "base/params.h"
 #include "exec/host/reduce.h"
+#include "mem/mem.h"
 #include "plan/plan.h"
 #include "wire/wire.h"
 
@@ -185,7 +186,11 @@ typedef struct kolo_exec_ops {
      * is nothing to give. */
     void (*suspend)(void *state);
     kolo_status_t (*resume)(void *state, kolo_wire_ctx_t *ctx);
-    /* Everything is complete or was cancelled. Does not wait for peers. NULL is fine. */
+    /* Takes over memory that operations use, too, and frees it with its own. Once, before close(). NULL: it is
+     * never a part of another executor. */
+    void (*adopt)(void *state, kolo_mem_t *mem);
+    /* Everything is complete or was cancelled. Graphs that were captured hold what their replays use. Does not wait
+     * for peers. NULL is fine. */
     void (*close)(void *state);
 } kolo_exec_ops_t;
 

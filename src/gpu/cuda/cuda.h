@@ -132,6 +132,8 @@ typedef struct kolo_cuda_state {
     uint64_t copies_at;           /* of their stages in a region */
     kolo_cuda_mailbox_t *mailbox; /* pinned; KOLO_CUDA_STAGE bytes for settle.c behind it */
     kolo_cu_stream_t unsettled;   /* work of settle.c that did not end in time; NULL: none */
+    bool outlived;                /* by graphs, after an end in order */
+    kolo_mem_t adopted;           /* freed with the rest */
     struct kolo_cuda_state *next_kept;
     struct kolo_cuda_watched {
         uint64_t beat, seen_ns;

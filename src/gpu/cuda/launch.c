@@ -113,8 +113,9 @@ static kolo_status_t resume_state(void *state, kolo_wire_ctx_t *ctx)
     return status;
 }
 
-static void free_state(kolo_cuda_state_t *s)
+static void free_state(void *state)
 {
+    kolo_cuda_state_t *s = state;
     bool pushed = false;
     if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
         kolo_cuda_order_close(&s->order);
@@ -123,11 +124,12 @@ static void free_state(kolo_cuda_state_t *s)
         close_regions(s);
         kolo_cuda_tables_free(s);
         /* A replay that stands behind a held stream may still look for the abort. */
-        if (s->mailbox && !__atomic_load_n(&s->mailbox->abort, __ATOMIC_ACQUIRE))
+        if (s->mailbox && (s->outlived || !__atomic_load_n(&s->mailbox->abort, __ATOMIC_ACQUIRE)))
             kolo_cuda_give_host(s->device, sizeof *s->mailbox + KOLO_CUDA_STAGE, s->mailbox);
         if (s->unsettled) s->api->stream_destroy(s->unsettled);
         kolo_cuda_leave(pushed);
     }
+    kolo_mem_free(&s->adopted);
     kolo_cuda_plans_close(s->plans);
     kolo_cuda_forget_memory(s);
     free(s);
@@ -145,9 +147,23 @@ static void settle_entered(kolo_cuda_state_t *s)
     kolo_cuda_leave(pushed);
 }
 
+/* Graphs may be replayed all the same: their kernels are to end, not to wait for ranks that are gone. */
+static void leave_graphs(kolo_cuda_state_t *s)
+{
+    if (kolo_cuda_graphs_any(&s->order) && !__atomic_load_n(&s->mailbox->abort, __ATOMIC_ACQUIRE)) {
+        s->outlived = true;
+        __atomic_store_n(&s->mailbox->abort, 1, __ATOMIC_RELEASE);
+        kolo_info("exec",
+                  "rank %d: graphs with calls of this communicator hold %.1f MB of GPU %d until they are destroyed",
+                  s->regions.rank, (double)s->region_bytes / (1 << 20), s->device->ordinal);
+    }
+    kolo_cuda_graphs_leave(&s->order, free_state, s);
+}
+
 static void free_kept(void)
 {
-    for (kolo_cuda_state_t *s; (s = kolo_cuda_kept()) != NULL;) free_state(s);
+    for (kolo_cuda_state_t *s; (s = kolo_cuda_kept()) != NULL;) leave_graphs(s);
+    kolo_cuda_graphs_sweep();
 }
 
 static void close_state(void *state)
@@ -161,7 +177,14 @@ static void close_state(void *state)
     if (s->unsettled)
         kolo_cuda_keep(s);
     else
-        free_state(s);
+        leave_graphs(s);
+}
+
+static void adopt(void *state, kolo_mem_t *mem)
+{
+    kolo_cuda_state_t *s = state;
+    s->adopted = *mem;
+    *mem = (kolo_mem_t){0};
 }
 
 static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
@@ -419,4 +442,5 @@ const kolo_exec_ops_t kolo_exec_cuda = {.name = "cuda",
                                         .memory = memory,
                                         .suspend = suspend_state,
                                         .resume = resume_state,
+                                        .adopt = adopt,
                                         .close = close_state};

@@ -180,8 +180,8 @@ static void close_state(void *state)
     const kolo_exec_part_t *parts[3];
     if (!s) return;
     int n = parts_of(s, parts);
+    s->env.inside.ops->adopt(s->env.inside.state, &s->scratch);
     for (int i = 0; i < n; i++) parts[i]->ops->close(parts[i]->state);
-    kolo_mem_free(&s->scratch);
     free(s);
 }
 

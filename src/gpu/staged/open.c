@@ -80,16 +80,10 @@ static kolo_status_t open_entered(kolo_staged_t *s)
     return KOLO_OK;
 }
 
-static void close_state(void *state)
+static void free_state(void *state)
 {
     kolo_staged_t *s = state;
     bool pushed = false;
-    if (!s) return;
-    if (s->started) {
-        atomic_store(&s->stopping, 1);
-        kolo_gate_open(&s->gate);
-        pthread_join(s->thread, NULL);
-    }
     if (s->api && s->device && kolo_cuda_enter(s->device, &pushed) == KOLO_OK) {
         kolo_cuda_order_close(&s->order);
         kolo_cuda_leave(pushed);
@@ -110,9 +104,24 @@ static void close_state(void *state)
     free(s);
 }
 
+static void close_state(void *state)
+{
+    kolo_staged_t *s = state;
+    if (!s) return;
+    if (s->started) {
+        atomic_store(&s->stopping, 1);
+        kolo_gate_open(&s->gate);
+        pthread_join(s->thread, NULL);
+        kolo_staged_end_replays(s);
+    }
+    kolo_cuda_graphs_leave(&s->order, free_state, s);
+    kolo_cuda_graphs_sweep();
+}
+
 static kolo_status_t open_state(const kolo_exec_env_t *env, void **state)
 {
     bool pushed;
+    kolo_cuda_graphs_sweep();
     kolo_staged_t *s = calloc(1, sizeof *s);
     if (!s) return kolo_fail(KOLO_ERR_NO_MEMORY, "out of memory for a GPU communicator");
     s->env = *env;

@@ -70,9 +70,22 @@ static void replay(void *arg)
     __atomic_store_n(&s->words[2 * op->pair], 0, __ATOMIC_RELEASE);
     __atomic_store_n(&s->words[2 * op->pair + 1], 0, __ATOMIC_RELEASE);
     pthread_mutex_lock(&s->lock);
-    kolo_staged_push(&s->replays, op);
+    bool ended = s->ended;
+    if (ended)
+        kolo_staged_let_go(s, op->pair, op->base + op->pieces);
+    else
+        kolo_staged_push(&s->replays, op);
     pthread_mutex_unlock(&s->lock);
-    kolo_gate_open(&s->gate);
+    if (!ended) kolo_gate_open(&s->gate);
+}
+
+void kolo_staged_end_replays(kolo_staged_t *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->ended = true;
+    for (kolo_staged_op_t *op; (op = kolo_staged_pop(&s->replays));)
+        kolo_staged_let_go(s, op->pair, op->base + op->pieces);
+    pthread_mutex_unlock(&s->lock);
 }
 
 static kolo_status_t has_pair(const kolo_staged_t *s)

@@ -82,6 +82,7 @@ typedef struct kolo_staged {
     kolo_staged_queue_t queue, replays; /* replays: captured operations that a stream has come to */
     uint32_t number;                    /* of the last piece queued */
     bool running;
+    bool ended; /* the thread has: replays go on with what is in their buffers */
     _Atomic uint32_t cancelled, stopping;
     _Atomic bool dropped; /* operations ended without their results */
     kolo_gate_t gate;
@@ -115,6 +116,8 @@ kolo_status_t kolo_staged_check(void *state, const kolo_exec_call_t *calls, size
 kolo_status_t kolo_staged_launch(void *state, const kolo_exec_call_t *calls, size_t n);
 kolo_status_t kolo_staged_follow(void *state, void *stream);
 kolo_status_t kolo_staged_poll(void *state);
+/* Lets replays go on, now and later: the communicator has ended. */
+void kolo_staged_end_replays(kolo_staged_t *s);
 void kolo_staged_push(kolo_staged_queue_t *queue, kolo_staged_op_t *op);
 kolo_staged_op_t *kolo_staged_pop(kolo_staged_queue_t *queue);
 

@@ -21,6 +21,7 @@ typedef struct CUmod_st *kolo_cu_module_t;
 typedef struct CUfunc_st *kolo_cu_func_t;
 typedef struct CUgraph_st *kolo_cu_graph_t;
 typedef struct CUgraphNode_st *kolo_cu_node_t;
+typedef struct CUuserObject_st *kolo_cu_object_t;
 
 enum { KOLO_CU_GRAPH_NODE_GETS = 10 }; /* memory */
 typedef struct {
@@ -74,6 +75,8 @@ enum {
     KOLO_CU_CAPTURE_INVALIDATED = 2, /* it has failed, and takes nothing more */
     KOLO_CU_CAPTURE_ADD = 0,         /* of nodes that a stream's next one comes behind */
     KOLO_CU_CAPTURE_RELAXED = 2,
+    KOLO_CU_OBJECT_NO_WAIT = 1, /* nobody waits in a call of the driver for its end */
+    KOLO_CU_OBJECT_MOVE = 1,    /* the graph gets the reference that the caller had */
     KOLO_CU_EVENT_EXTERNAL = 1, /* of a wait in a stream that is captured: a node that waits, at each replay */
 };
 
@@ -222,6 +225,12 @@ typedef struct kolo_cuda_api {
                                         size_t n);
     kolo_cu_result_t (*graph_remove_edges)(kolo_cu_graph_t graph, const kolo_cu_node_t *from,
                                            const kolo_cu_node_t *to, size_t n);
+    /* NULL before CUDA 11.3: something that graphs hold, with the copies that are launched. `end` is called when
+     * none does any more and no replay runs, on a thread of the driver, of which it calls nothing. */
+    kolo_cu_result_t (*object_create)(kolo_cu_object_t *object, void *p, void (*end)(void *p), unsigned refs,
+                                      unsigned flags);
+    kolo_cu_result_t (*object_release)(kolo_cu_object_t object, unsigned refs);
+    kolo_cu_result_t (*graph_retain)(kolo_cu_graph_t graph, kolo_cu_object_t object, unsigned refs, unsigned flags);
     /* NULL before CUDA 11.4: the nodes of a graph, and which memory one of them gets. */
     kolo_cu_result_t (*graph_nodes)(kolo_cu_graph_t graph, kolo_cu_node_t *nodes, size_t *n);
     kolo_cu_result_t (*graph_node_type)(kolo_cu_node_t node, int *type);

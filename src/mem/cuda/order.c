@@ -56,6 +56,7 @@ static kolo_cu_result_t before_captured(kolo_cuda_order_t *o, kolo_cu_stream_t s
     kolo_cu_result_t r = ask(stream, &c);
     if (r || c.status != KOLO_CU_CAPTURE_ACTIVE) return r;
     if (c.id != o->graph) {
+        kolo_cuda_graphs_hold(o, c.graph);
         r = api->stream_wait(stream, o->event, KOLO_CU_EVENT_EXTERNAL);
         if (r) return r;
         o->graph = c.id;

@@ -13,9 +13,11 @@
 
 #include "mem/cuda/cuda.h"
 
+#include <stdatomic.h>
+
 #define KOLO_CUDA_TAILS 16 /* nodes at the end of a stream that is being captured */
 
-typedef struct {
+typedef struct kolo_cuda_order {
     const kolo_cuda_device_t *device;
     kolo_cu_stream_t checked; /* the last stream, which is one of the device's */
     kolo_cu_event_t event;    /* behind the last piece */
@@ -28,6 +30,10 @@ typedef struct {
     kolo_cu_node_t record;    /* there: the node that records the event, and what it comes behind */
     kolo_cu_node_t tails[KOLO_CUDA_TAILS];
     size_t ntails;
+    _Atomic uint32_t graphs;           /* with pieces of it, which may be replayed */
+    struct kolo_cuda_order *next_left; /* graphs.c */
+    void (*end)(void *arg);
+    void *arg;
 } kolo_cuda_order_t;
 
 kolo_status_t kolo_cuda_order_open(kolo_cuda_order_t *order, const kolo_cuda_device_t *device);
@@ -42,6 +48,21 @@ kolo_status_t kolo_cuda_order_before(kolo_cuda_order_t *order, kolo_cu_stream_t 
 kolo_status_t kolo_cuda_order_behind(kolo_cuda_order_t *order, kolo_cu_stream_t stream);
 /* Returns KOLO_OK when all pieces that the program has queued are complete, or KOLO_IN_PROGRESS. */
 kolo_status_t kolo_cuda_order_poll(kolo_cuda_order_t *order);
+
+/* ---- graphs.c ---- */
+
+/* Notes that this graph, which is being captured, has pieces. Where the driver does not tell when it is gone,
+ * nothing is noted. */
+void kolo_cuda_graphs_hold(kolo_cuda_order_t *order, kolo_cu_graph_t graph);
+bool kolo_cuda_graphs_any(const kolo_cuda_order_t *order);
+/* Calls end(arg), which frees what pieces use and the order itself: now, or in a later _sweep(), when no graph with
+ * pieces is left. */
+void kolo_cuda_graphs_leave(kolo_cuda_order_t *order, void (*end)(void *arg), void *arg);
+/* Ends what graphs have let go of since. Any thread. */
+void kolo_cuda_graphs_sweep(void);
+
+/* ---- streams of a group ---- */
+
 /* Tells whether both streams are being captured, or none. Refuses one whose capture has failed. */
 kolo_status_t kolo_cuda_streams_alike(const kolo_cuda_device_t *device, void *one, void *other, bool *alike);
 /* What is queued from now on, on all streams but the first, comes behind what the first one has. */

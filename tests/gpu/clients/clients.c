@@ -471,5 +471,6 @@ bool conform_clients(kit_team_t *t)
         !long_group(t, IN_PIECES, 13))
         return false;
     return buffers(t) && by_devices(t) && captures(t) && long_captured(t) && opposite_orders(t) &&
-           clients_scalars(t) && clients_kinds(t) && clients_current(t) && clients_broken(t) && clients_leaving(t);
+           clients_scalars(t) && clients_kinds(t) && clients_current(t) && clients_broken(t) &&
+           clients_leaving(t) && clients_outlive(t);
 }

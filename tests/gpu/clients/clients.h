@@ -25,6 +25,8 @@ bool clients_end(const kit_team_t *t);
 bool clients_kinds(kit_team_t *t);
 /* leaving.c */
 bool clients_leaving(kit_team_t *t);
+/* outlive.c */
+bool clients_outlive(kit_team_t *t);
 /* scalar.c */
 bool clients_scalars(kit_team_t *t);
 /* current.c */

@@ -96,6 +96,11 @@ kolo_cu_result_t cuStreamUpdateCaptureDependencies(kolo_cu_stream_t stream, kolo
 kolo_cu_result_t cuThreadExchangeStreamCaptureMode(int *mode);
 kolo_cu_result_t cuGraphAddEventRecordNode(kolo_cu_node_t *node, kolo_cu_graph_t graph,
                                            const kolo_cu_node_t *behind, size_t n, kolo_cu_event_t event);
+kolo_cu_result_t cuUserObjectCreate(kolo_cu_object_t *object, void *p, void (*fn)(void *p), unsigned refs,
+                                    unsigned flags);
+kolo_cu_result_t cuUserObjectRelease(kolo_cu_object_t object, unsigned refs);
+kolo_cu_result_t cuGraphRetainUserObject(kolo_cu_graph_t graph, kolo_cu_object_t object, unsigned refs,
+                                         unsigned flags);
 kolo_cu_result_t cuGraphGetNodes(kolo_cu_graph_t graph, kolo_cu_node_t *nodes, size_t *n);
 kolo_cu_result_t cuGraphNodeGetType(kolo_cu_node_t node, int *type);
 kolo_cu_result_t cuGraphMemAllocNodeGetParams(kolo_cu_node_t node, kolo_cu_get_node_t *get);

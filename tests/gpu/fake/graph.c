@@ -33,6 +33,9 @@ struct CUgraph_st {
     bool open;            /* a capture */
     _Atomic bool *broken; /* there: by a call that a capture forbids; of the thread that has begun it */
     unsigned replays;
+    mark_t *replayed; /* the end of the last one */
+    kolo_cu_object_t *objects;
+    size_t nobjects;
     kolo_cu_node_t head, *tail;
 };
 
@@ -102,6 +105,7 @@ static kolo_cu_node_t add_node(kolo_cu_graph_t graph, struct CUctx_st *ctx, cons
 static void leave_graph(kolo_cu_graph_t graph)
 {
     if (--graph->refs) return;
+    fake_objects_end_locked(graph->objects, graph->nobjects, graph->replayed);
     for (kolo_cu_node_t node = graph->head, next; node; node = next) {
         next = node->next;
         if (node->work.launch) fake_launch_free(node->work.launch);
@@ -360,6 +364,20 @@ kolo_cu_result_t cuGraphDestroy(kolo_cu_graph_t graph)
     return destroy(graph);
 }
 
+kolo_cu_result_t cuGraphRetainUserObject(kolo_cu_graph_t graph, kolo_cu_object_t object, unsigned refs,
+                                         unsigned flags)
+{
+    FAKE_READY();
+    if (!object || refs != 1 || flags != KOLO_CU_OBJECT_MOVE)
+        return fake_wrong(FAKE_INVALID_VALUE, "cuGraphRetainUserObject(%u, %u)", refs, flags);
+    pthread_mutex_lock(&fake_lock);
+    graph->objects = realloc(graph->objects, (graph->nobjects + 1) * sizeof(kolo_cu_object_t));
+    if (!graph->objects) abort();
+    graph->objects[graph->nobjects++] = object;
+    pthread_mutex_unlock(&fake_lock);
+    return KOLO_CU_SUCCESS;
+}
+
 /* ---- exported: what is in a graph ---- */
 
 kolo_cu_result_t cuGraphGetNodes(kolo_cu_graph_t graph, kolo_cu_node_t *nodes, size_t *n)
@@ -448,6 +466,8 @@ static void run(kolo_cu_graph_t graph, struct CUstream_st *s)
         pthread_cond_signal(&all[i]->more);
     }
     fake_drop(begin);
+    fake_drop(graph->replayed);
+    graph->replayed = fake_hold(s->last);
     free(all);
 }
 

@@ -75,6 +75,9 @@ mark_t *fake_push_one(struct CUstream_st *s, work_t work);
 void fake_push_wait(struct CUstream_st *s, mark_t *m);
 struct CUstream_st *fake_streams_locked(void); /* the first of all */
 
+/* object.c: a graph that held these is gone; `behind`: its last replay, NULL: none. Takes all three. */
+void fake_objects_end_locked(kolo_cu_object_t *objects, size_t n, mark_t *behind);
+
 /* graph.c: work for a stream that is being captured becomes a node. */
 void fake_capture_work(struct CUstream_st *s, const work_t *work);
 /* Something that a capture forbids was called in it: nothing more can be queued there. */
