@@ -186,6 +186,38 @@ def test_neighbours_with_one_secret():
         results(*ranks[i::len(others)])
 
 
+def hashed_port(job, step="0"):
+    """Where the ranks of a job of Slurm's meet, before KOLO counts on (job_name.c): FNV-1a."""
+    number = 0xcbf29ce484222325
+    for byte in f"{job}\0{step}".encode():
+        number = (number ^ byte) * 0x100000001b3 % 2**64
+    return 21000 + number % 2500 * 4
+
+
+def test_neighbours_of_one_hashed_port():
+    # Slurm's variables of two jobs whose numbers come to one port.
+    jobs = {}
+    for job in range(random.randrange(1000, 9000), 20000):
+        port = hashed_port(job)
+        if port not in jobs and all(is_free(port + k) for k in range(4)):
+            jobs[port] = job
+        elif port in jobs:
+            break
+    env = {"KOLO_LOG": "error", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NODEID": "0", "SLURM_STEP_TASKS_PER_NODE": "4",
+           "SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_CLUSTER_NAME": "here", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "0", **secret()}
+    ranks = {j: [] for j in (jobs[port], job)}
+
+    def one(j, r):
+        ranks[j].append(start(EXAMPLE, SLURM_PROCID=str(r), SLURM_LOCALID=str(r), SLURM_JOB_ID=str(j), **env))
+
+    one(job, 0)
+    until(lambda: not is_free(port), f"job {job} at port {port}")
+    for j, r in ((j, r) for r in range(4) for j in ranks if (j, r) != (job, 0)):
+        one(j, r)
+    for those in ranks.values():
+        results(*those)
+
+
 def test_two_jobs_of_one_name_are_told_so():
     # The same variables twice: nothing tells the jobs apart.
     env = {"MASTER_PORT": str(free_ports()), **secret()}
