@@ -51,7 +51,8 @@ typedef struct {
 static kolo_status_t emit(const row_t *row, const kolo_emit_env_t *env, kolo_plan_t **plan)
 {
     if (row->coll == KOLO_COLL_BROADCAST && row->way == WAY_REACHED) return gpu_emit_spread(env, plan);
-    if (row->coll == KOLO_COLL_REDUCE && (row->way == WAY_PIPED || (row->way == WAY_REACHED && env->nranks > 2)))
+    if (row->coll == KOLO_COLL_REDUCE &&
+        (row->way == WAY_PIPED || row->way == WAY_LINES_TWO || (row->way == WAY_REACHED && env->nranks > 2)))
         return gpu_emit_owned_reduce(env, plan);
     return kolo_algo_emit(row->coll, row->algo, env, plan);
 }
@@ -72,6 +73,7 @@ static const row_t rows[] = {
     {KOLO_COLL_REDUCE_SCATTER, WAY_LINES_128, KOLO_ALGO_ONE_STEP},
     {KOLO_COLL_ALL_TO_ALL, WAY_LINES_128, KOLO_ALGO_DIRECT},
     {KOLO_COLL_ALL_REDUCE, WAY_LINES_TWO, KOLO_ALGO_DIRECT},
+    {KOLO_COLL_REDUCE, WAY_LINES_TWO, KOLO_ALGO_DIRECT}, /* gpu_emit_owned_reduce() */
     {KOLO_COLL_ALL_REDUCE, WAY_STAGES, KOLO_ALGO_DIRECT},
     {KOLO_COLL_REDUCE, WAY_STAGES, KOLO_ALGO_DIRECT},
     {KOLO_COLL_BROADCAST, WAY_STAGES, KOLO_ALGO_DIRECT},
@@ -149,7 +151,7 @@ static void fill_state(kolo_cuda_state_t *s, uint32_t n, way_t way)
                                      .chain_row = 12 << 10};
     if (way == WAY_PIPED) s->limits.pipe = s->limits.pipe_reduce = 0;
     if (way == WAY_CHAIN) s->limits.chain = 0;
-    if (way == WAY_LINES_TWO) s->limits.ll128_two = UINT64_MAX;
+    if (way == WAY_LINES_TWO) s->limits.ll128_two = s->limits.ll128_two_reduce = UINT64_MAX;
     if (way == WAY_LINES) s->limits.ll_all_reduce = s->limits.ll_others = UINT64_MAX;
     if (way == WAY_LINES_128)
         s->limits.ll128_all_reduce = s->limits.ll128_others = s->limits.ll128_handed = UINT64_MAX;

@@ -80,16 +80,18 @@ static bool spreads(const gpu_call_t *call, const way_t *way)
     return call->coll == KOLO_COLL_BROADCAST && way->family == KOLO_CUDA_TWO_STEP && call->nranks > 2;
 }
 
-/* A long reduce, whose root owns nothing. */
+/* A long reduce, or one in two steps by lines, whose root owns nothing. */
 static bool owned(const gpu_call_t *call, const way_t *way)
 {
-    return call->coll == KOLO_COLL_REDUCE && way->family == KOLO_CUDA_TWO_STEP && (way->piped || call->nranks > 2);
+    bool two_steps = way->family == KOLO_CUDA_TWO_STEP && (way->piped || call->nranks > 2);
+    return call->coll == KOLO_COLL_REDUCE && (two_steps || way->two_lines);
 }
 
 /* Tells whether all send to one, whose links are the limit. */
 static bool converges(const gpu_call_t *call, const way_t *way)
 {
-    return call->coll == KOLO_COLL_GATHER || (call->coll == KOLO_COLL_REDUCE && way->family <= KOLO_CUDA_LL128);
+    bool lines = way->family <= KOLO_CUDA_LL128 && !way->two_lines;
+    return call->coll == KOLO_COLL_GATHER || (call->coll == KOLO_COLL_REDUCE && lines);
 }
 
 static double least(double a, double b)

@@ -7,8 +7,10 @@
 
 #include <string.h>
 
-#define TILE_USUAL 8192u       /* 16 bytes for each thread */
-#define HOP_MOST   (32u << 10) /* of a tile in a chain */
+#define TILE_USUAL       8192u       /* 16 bytes for each thread */
+#define HOP_MOST         (32u << 10) /* of a tile in a chain */
+#define PIECE_ROUND      32u         /* elements: pieces begin as the whole does */
+#define TWO_REDUCE_RANKS 4u          /* ll128_two.cuh has lines of so many under way at once */
 
 static void fill_reducer(const kolo_exec_call_t *call, kolo_cuda_args_t *a)
 {
@@ -86,15 +88,45 @@ static uint64_t lines128_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_
     return most < room ? most : room;
 }
 
+static uint64_t room128(const kolo_cuda_state_t *s)
+{
+    return (uint64_t)s->layout.ll128_blocks * (s->layout.ll128_bytes / 128 * 120);
+}
+
 uint64_t kolo_cuda_lines128_two_room(const kolo_cuda_layout_t *l)
 {
     return l->nranks < 3 ? 0 : (uint64_t)l->ll128_blocks * (l->ll128_bytes / 256 * 120) * l->nranks;
 }
+/* Returns the longest vector that goes in two steps at once: of a reduce all ranks but the root own a part, and a
+ * part has the whole room. */
+static uint64_t two_room(const kolo_cuda_state_t *s, kolo_coll_t coll)
+{
+    uint32_t n = s->layout.nranks;
+    if (coll == KOLO_COLL_REDUCE) return n < 3 || n > TWO_REDUCE_RANKS ? 0 : room128(s) * (n - 1);
+    return coll == KOLO_COLL_ALL_REDUCE ? kolo_cuda_lines128_two_room(&s->layout) : 0;
+}
 static uint64_t lines128_two_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
 {
-    uint64_t room = kolo_cuda_lines128_two_room(&s->layout);
-    if (call->coll != KOLO_COLL_ALL_REDUCE) return 0;
-    return s->limits.ll128_two < room ? s->limits.ll128_two : room;
+    bool all = call->coll == KOLO_COLL_ALL_REDUCE;
+    return KOLO_MIN(all ? s->limits.ll128_two : s->limits.ll128_two_reduce, two_room(s, call->coll));
+}
+
+uint64_t kolo_cuda_piece(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
+{
+    uint64_t bytes = call->count * call->elem, room, most;
+    if (call->send_counts || call->recv_counts) return 0;
+    if (call->coll == KOLO_COLL_REDUCE || call->coll == KOLO_COLL_ALL_REDUCE) {
+        room = two_room(s, call->coll);
+        most = call->coll == KOLO_COLL_REDUCE ? s->limits.ll128_two_reduce : s->limits.ll128_two;
+    } else if (call->coll == KOLO_COLL_GATHER && s->layout.nranks > 2) {
+        room = room128(s);
+        most = s->limits.ll128_gather;
+    } else {
+        return 0;
+    }
+    if (room <= PIECE_ROUND * call->elem || bytes <= room || bytes > most) return 0;
+    return KOLO_ROUND_UP(KOLO_DIV_UP(call->count, KOLO_DIV_UP(bytes, room - PIECE_ROUND * call->elem)),
+                         PIECE_ROUND);
 }
 
 bool kolo_cuda_goes_by_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
@@ -165,15 +197,22 @@ static void by_lines128(const kolo_cuda_layout_t *l, uint64_t lines, kolo_cuda_f
     grid->blocks = (uint32_t)KOLO_MIN(KOLO_DIV_UP(lines, KOLO_CUDA_THREADS / 8), l->ll128_blocks);
 }
 
-static uint64_t room128(const kolo_cuda_state_t *s)
-{
-    return (uint64_t)s->layout.ll128_blocks * (s->layout.ll128_bytes / 128 * 120);
-}
-
 uint64_t kolo_cuda_lines_most(const kolo_cuda_state_t *s)
 {
     uint64_t room = (uint64_t)s->layout.ll_blocks * KOLO_CUDA_LL_BLOCK_BYTES;
     return KOLO_MAX(room, room128(s)) / 256 * 256;
+}
+
+/* Makes it two steps by lines of 128 bytes, if it is no longer than those may be. */
+static bool by_two_steps(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *a,
+                         kolo_cuda_family_t *family, kolo_cuda_grid_t *grid)
+{
+    uint32_t owners = call->coll == KOLO_COLL_REDUCE ? s->layout.nranks - 1 : s->layout.nranks;
+    if (a->bytes > lines128_two_up_to(s, call)) return false;
+    uint64_t lines = KOLO_DIV_UP(KOLO_DIV_UP(a->bytes, 120), owners);
+    a->part_bytes = lines * 120;
+    by_lines128(&s->layout, lines, family, grid);
+    return true;
 }
 
 kolo_status_t kolo_cuda_choose_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, kolo_cuda_args_t *a,
@@ -181,6 +220,7 @@ kolo_status_t kolo_cuda_choose_lines(const kolo_cuda_state_t *s, const kolo_exec
 {
     KOLO_TRY(kolo_cuda_fill(call, a));
     grid->threads = KOLO_CUDA_THREADS;
+    if (by_two_steps(s, call, a, family, grid)) return KOLO_OK;
     if (a->bytes <= lines_up_to(s, call) || a->bytes > room128(s))
         by_lines(&s->layout, a->bytes, family, grid);
     else
@@ -216,12 +256,7 @@ kolo_status_t kolo_cuda_choose(const kolo_cuda_state_t *s, const kolo_exec_call_
         by_lines128(l, KOLO_DIV_UP(a->bytes, 120), family, grid);
         return KOLO_OK;
     }
-    if (a->bytes <= lines128_two_up_to(s, call)) {
-        uint64_t lines = KOLO_DIV_UP(KOLO_DIV_UP(a->bytes, 120), l->nranks);
-        a->part_bytes = lines * 120;
-        by_lines128(l, lines, family, grid);
-        return KOLO_OK;
-    }
+    if (by_two_steps(s, call, a, family, grid)) return KOLO_OK;
     if (vector) {
         *family = KOLO_CUDA_TWO_STEP;
         a->part_bytes = KOLO_ROUND_UP(KOLO_DIV_UP(a->bytes, l->nranks), 128);

@@ -65,6 +65,8 @@ typedef struct {
     uint64_t ll128_all_reduce, ll128_others, message_lines; /* by lines of 128 bytes */
     uint64_t ll128_handed;                                  /* the same of a broadcast, all_gather, all_to_all */
     uint64_t ll128_two;                                     /* all_reduce in two steps by lines of 128 bytes */
+    uint64_t ll128_two_reduce;                              /* reduce likewise, */
+    uint64_t ll128_gather;      /* and gather by lines of 128 bytes, if need be in pieces */
     uint64_t give, give_most;   /* all_reduces by stores alone in three phases, where buffers are apart */
     uint64_t pipe, pipe_reduce; /* shortest all_reduce and reduce by tiles (piped.cuh) */
     uint64_t chain;             /* shortest reduce from neighbour to neighbour (chain.cuh) */
@@ -177,6 +179,9 @@ bool kolo_cuda_goes_by_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t 
 /* Tells whether a long call whose buffers all reach goes by stores alone: what is for another rank's part is given
  * to it (direct.cuh). */
 bool kolo_cuda_gives(const kolo_cuda_state_t *s, const kolo_exec_call_t *call, const kolo_cuda_args_t *args);
+/* Returns how many elements a reduce or a gather has in each of the pieces that it goes by lines in, one behind the
+ * other; 0: it goes as a whole. */
+uint64_t kolo_cuda_piece(const kolo_cuda_state_t *s, const kolo_exec_call_t *call);
 /* Returns how many bytes of a part can go by lines at once, whatever the limits say. */
 uint64_t kolo_cuda_lines_most(const kolo_cuda_state_t *s);
 kolo_status_t kolo_cuda_choose_lines(const kolo_cuda_state_t *s, const kolo_exec_call_t *call,

@@ -289,18 +289,18 @@ static bool is_copy(const kolo_exec_call_t *c)
     return !kolo_coll_reduces(c->coll) || !(c->reducer.pre || c->reducer.truth);
 }
 
-/* Launches an all_to_all in place, a stretch of each part at a time: by lines a thread has loaded what it sends
- * before it stores what comes in its place. */
-static kolo_status_t launch_in_place(kolo_cuda_state_t *s, const kolo_exec_call_t *c, kolo_type_t type)
+/* Launches a call by lines, `each` elements of each part at a time. An all_to_all in place only goes so: a thread
+ * has loaded what it sends before it stores what comes in its place. */
+static kolo_status_t launch_pieces(kolo_cuda_state_t *s, const kolo_exec_call_t *c, kolo_type_t type, uint64_t each)
 {
-    uint64_t each = KOLO_MAX(kolo_cuda_lines_most(s) / c->elem, (uint64_t)1), whole = c->count * c->elem;
+    uint64_t whole = c->count * c->elem;
     for (uint64_t at = 0; at < c->count; at += each) {
         kolo_exec_call_t piece = *c;
         kolo_cuda_family_t family;
         kolo_cuda_grid_t grid;
         piece.count = KOLO_MIN(each, c->count - at);
         piece.src = (const char *)c->src + at * c->elem;
-        piece.dst = (char *)c->dst + at * c->elem;
+        if (c->dst) piece.dst = (char *)c->dst + at * c->elem;
         piece.src_stride = c->src_stride ? c->src_stride : whole;
         piece.dst_stride = c->dst_stride ? c->dst_stride : whole;
         KOLO_TRY(kolo_cuda_choose_lines(s, &piece, &s->args.c, &family, &grid));
@@ -318,13 +318,15 @@ static kolo_status_t launch_collective(kolo_cuda_state_t *s, const kolo_exec_cal
     bool planned;
     if (KOLO_UNLIKELY(c->coll == KOLO_COLL_ALL_TO_ALL && c->src == c->dst && c->count && s->regions.nranks > 1 &&
                       !c->send_counts))
-        return launch_in_place(s, c, type);
+        return launch_pieces(s, c, type, KOLO_MAX(kolo_cuda_lines_most(s) / c->elem, (uint64_t)1));
     KOLO_TRY(kolo_cuda_plans_launch(s, c, &planned));
     if (planned) return KOLO_OK;
     if (s->regions.nranks == 1 && c->coll == KOLO_COLL_BARRIER) return KOLO_OK;
     if (s->regions.nranks == 1 && is_copy(c))
         return kolo_cuda_put_copy(s, c->dst, c->src, c->count * c->elem, c->stream);
     if (kolo_cuda_copies_serve(s, c)) return kolo_cuda_copies_launch(s, c);
+    uint64_t each = kolo_cuda_piece(s, c);
+    if (each) return launch_pieces(s, c, type, each);
     KOLO_TRY(kolo_cuda_choose(s, c, &s->args.c, &family, &grid));
     if (family == KOLO_CUDA_STAGED || family == KOLO_CUDA_TWO_STEP || family == KOLO_CUDA_CHAIN)
         kolo_cuda_expose(s, c, &s->args);

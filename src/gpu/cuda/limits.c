@@ -235,6 +235,8 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
     take(&limits->ll128_others, (uint64_t)o->ll128_bytes);
     take(&limits->ll128_handed, (uint64_t)o->ll128_bytes);
     take(&limits->ll128_two, (uint64_t)o->two_bytes);
+    take(&limits->ll128_two_reduce, (uint64_t)o->two_bytes);
+    take(&limits->ll128_gather, (uint64_t)o->ll128_bytes);
     take(&limits->message_lines, (uint64_t)o->message_lines_bytes);
     take(&limits->give, (uint64_t)o->give_bytes);
     take(&limits->pipe, (uint64_t)o->pipe_bytes);

@@ -254,6 +254,29 @@ static void test_a_gather_goes_longer_by_lines(void **s)
     assert_int_equal(choose(KOLO_COLL_SCATTER, 2 << 20, &blocks), KOLO_CUDA_STAGED);
 }
 
+/* What is longer than the rooms for lines goes in as few pieces as fit, each of which begins as the whole does. */
+static void test_pieces_fit_into_the_rooms(void **s)
+{
+    static const uint64_t lengths[] = {1, 4 << 20, 12 << 20, (48 << 20) - 12, 64 << 20, (64 << 20) + 4};
+    (void)s;
+    for (uint32_t n = 2; n <= 6; n++) {
+        make(&(kolo_exec_tuned_t){0}, n);
+        state.limits.ll128_two_reduce = state.limits.ll128_gather = 64 << 20;
+        for (size_t i = 0; i < 2 * KOLO_COUNTOF(lengths); i++) {
+            kolo_coll_t coll = i % 2 ? KOLO_COLL_REDUCE : KOLO_COLL_GATHER;
+            uint64_t bytes = lengths[i / 2], room = kolo_cuda_lines_most(&state) * (i % 2 ? n - 1 : 1);
+            kolo_exec_call_t call = {.kind = KOLO_EXEC_COLL, .coll = coll, .count = bytes / 4, .elem = 4};
+            uint64_t each = 4 * kolo_cuda_piece(&state, &call);
+            bool cut = n > 2 && (coll == KOLO_COLL_GATHER || n <= 4) && bytes > room && bytes <= 64 << 20;
+            assert_int_equal(each > 0, cut);
+            if (!cut) continue;
+            assert_int_equal(each % 128, 0);
+            assert_in_range(each, 1, room);
+            assert_true(KOLO_DIV_UP(bytes, each) <= KOLO_DIV_UP(bytes, room - 256) + 1);
+        }
+    }
+}
+
 static void test_measured_is_of_the_latency_profile(void **s)
 {
     (void)s;
@@ -296,6 +319,7 @@ int main(void)
         cmocka_unit_test(test_all_reduces_between_two_gpus_give_at_every_length),
         cmocka_unit_test(test_all_reduces_give_up_to_a_length_among_more_gpus_and_never_beside_kernels),
         cmocka_unit_test(test_a_gather_goes_longer_by_lines),
+        cmocka_unit_test(test_pieces_fit_into_the_rooms),
         cmocka_unit_test(test_measured_is_of_the_latency_profile),
         cmocka_unit_test(test_parameters_come_first),
     };
