@@ -154,7 +154,8 @@ static void fill_state(kolo_cuda_state_t *s, uint32_t n, way_t way)
     if (way == WAY_LINES_TWO) s->limits.ll128_two = s->limits.ll128_two_reduce = UINT64_MAX;
     if (way == WAY_LINES) s->limits.ll_all_reduce = s->limits.ll_others = UINT64_MAX;
     if (way == WAY_LINES_128)
-        s->limits.ll128_all_reduce = s->limits.ll128_others = s->limits.ll128_handed = UINT64_MAX;
+        s->limits.ll128_all_reduce = s->limits.ll128_others = s->limits.ll128_handed = s->limits.ll128_reduce =
+            s->limits.ll128_gather = UINT64_MAX;
     kolo_cuda_options.stage_bytes = (int64_t)n * 4 * KOLO_CUDA_DEPTH * 4096;
     kolo_cuda_layout(n, RESIDENT, false, &s->limits, &s->layout);
 }

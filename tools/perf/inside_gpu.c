@@ -38,7 +38,8 @@ static void force(bench_t *b, int way)
     s->limits = b->limits;
     s->limits.ll_all_reduce = s->limits.ll_others = way == WAY_LL ? NEVER : 0;
     s->limits.ll128_all_reduce = s->limits.ll128_others = s->limits.ll128_handed = way == WAY_LL128 ? NEVER : 0;
-    s->limits.ll128_two = way == WAY_TWO ? NEVER : 0;
+    s->limits.ll128_reduce = s->limits.ll128_gather = s->limits.ll128_others;
+    s->limits.ll128_two = s->limits.ll128_two_reduce = way == WAY_TWO ? NEVER : 0;
     s->limits.give = way == WAY_GIVE ? 0 : NEVER;
     s->limits.give_most = NEVER;
     s->limits.pipe = way == WAY_PIPE ? 0 : NEVER;

@@ -75,22 +75,24 @@ static uint64_t lines_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *
     return most < room ? most : room;
 }
 
-/* Returns the longest part for lines of 128 bytes. In a gather each rank sends its own once. */
-static uint64_t lines128_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
-{
-    uint64_t room = (uint64_t)s->layout.ll128_blocks * (s->layout.ll128_bytes / 128 * 120);
-    bool handed = call->coll == KOLO_COLL_BROADCAST || call->coll == KOLO_COLL_ALL_GATHER ||
-                  call->coll == KOLO_COLL_ALL_TO_ALL;
-    uint64_t most = call->coll == KOLO_COLL_ALL_REDUCE ? s->limits.ll128_all_reduce
-                    : handed                           ? s->limits.ll128_handed
-                                                       : s->limits.ll128_others;
-    if (s->layout.nranks > 2 && call->coll != KOLO_COLL_GATHER) most /= s->layout.nranks - 1;
-    return most < room ? most : room;
-}
-
 static uint64_t room128(const kolo_cuda_state_t *s)
 {
     return (uint64_t)s->layout.ll128_blocks * (s->layout.ll128_bytes / 128 * 120);
+}
+
+/* Returns the longest part for lines of 128 bytes. In a gather each rank sends its own once. */
+static uint64_t lines128_up_to(const kolo_cuda_state_t *s, const kolo_exec_call_t *call)
+{
+    const kolo_cuda_limits_t *l = &s->limits;
+    bool handed = call->coll == KOLO_COLL_BROADCAST || call->coll == KOLO_COLL_ALL_GATHER ||
+                  call->coll == KOLO_COLL_ALL_TO_ALL;
+    uint64_t most = call->coll == KOLO_COLL_ALL_REDUCE ? l->ll128_all_reduce
+                    : call->coll == KOLO_COLL_REDUCE   ? l->ll128_reduce
+                    : call->coll == KOLO_COLL_GATHER   ? l->ll128_gather
+                    : handed                           ? l->ll128_handed
+                                                       : l->ll128_others;
+    if (s->layout.nranks > 2 && call->coll != KOLO_COLL_GATHER) most /= s->layout.nranks - 1;
+    return KOLO_MIN(most, room128(s));
 }
 
 uint64_t kolo_cuda_lines128_two_room(const kolo_cuda_layout_t *l)

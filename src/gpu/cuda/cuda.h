@@ -65,8 +65,8 @@ typedef struct {
     uint64_t ll128_all_reduce, ll128_others, message_lines; /* by lines of 128 bytes */
     uint64_t ll128_handed;                                  /* the same of a broadcast, all_gather, all_to_all */
     uint64_t ll128_two;                                     /* all_reduce in two steps by lines of 128 bytes */
-    uint64_t ll128_two_reduce;                              /* reduce likewise, */
-    uint64_t ll128_gather;      /* and gather by lines of 128 bytes, if need be in pieces */
+    uint64_t ll128_reduce, ll128_two_reduce;                /* reduce likewise, in one and in two steps */
+    uint64_t ll128_gather;                                  /* gather by lines of 128 bytes, if need be in pieces */
     uint64_t give, give_most;   /* all_reduces by stores alone in three phases, where buffers are apart */
     uint64_t pipe, pipe_reduce; /* shortest all_reduce and reduce by tiles (piped.cuh) */
     uint64_t chain;             /* shortest reduce from neighbour to neighbour (chain.cuh) */

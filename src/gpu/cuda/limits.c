@@ -47,8 +47,8 @@ static const kolo_param_t rows[] = {
      .max = 1 << 30,
      .must_agree = true,
      .help =
-         "Largest all_reduce of more than two GPUs, in bytes, that goes in two steps as lines of 128 bytes; 0: as "
-         "measured",
+         "Largest all_reduce of more than two GPUs, and reduce of three or four, in bytes, that goes in two steps "
+         "as lines of 128 bytes; 0: as measured",
      .value = &kolo_cuda_options.two_bytes},
     {.key = "KOLO_GPU_MESSAGE_LINES_SIZE",
      .kind = KOLO_PARAM_SIZE,
@@ -129,6 +129,8 @@ static const kolo_cuda_limits_t between_two = {.ll_all_reduce = 384u << 10,
                                                .ll128_all_reduce = 3u << 20,
                                                .ll128_others = 3u << 20,
                                                .ll128_handed = 3u << 20,
+                                               .ll128_reduce = 3u << 20,
+                                               .ll128_gather = 3u << 20,
                                                .message_lines = 1536u << 10,
                                                .give = 12u << 20,
                                                .give_most = NEVER,
@@ -159,6 +161,9 @@ static const kolo_cuda_limits_t among_more = {.ll_all_reduce = 384u << 10,
                                               .ll128_others = 3u << 20,
                                               .ll128_handed = 2304u << 10,
                                               .ll128_two = 5u << 20,
+                                              .ll128_reduce = 2304u << 10,
+                                              .ll128_two_reduce = 3u << 20,
+                                              .ll128_gather = 10u << 20,
                                               .message_lines = 1536u << 10,
                                               .give = 12u << 20,
                                               .give_most = 128u << 20,
@@ -181,6 +186,8 @@ static const kolo_cuda_limits_t compute = {.ll_all_reduce = 256u << 10,
                                            .ll128_all_reduce = 512u << 10,
                                            .ll128_others = 512u << 10,
                                            .ll128_handed = 512u << 10,
+                                           .ll128_reduce = 512u << 10,
+                                           .ll128_gather = 512u << 10,
                                            .message_lines = 1u << 20,
                                            .give = NEVER,
                                            .give_most = NEVER,
@@ -224,6 +231,8 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
         take(&limits->ll128_all_reduce, tuned->ll128_all_reduce);
         take(&limits->ll128_others, tuned->ll128_others);
         take(&limits->ll128_handed, tuned->ll128_others);
+        take(&limits->ll128_reduce, tuned->ll128_others);
+        take(&limits->ll128_gather, tuned->ll128_others);
         take(&limits->message_lines, tuned->message_lines);
         take(&limits->ll128_two, tuned->ll128_two);
         take(&limits->give, tuned->give);
@@ -235,6 +244,7 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
     take(&limits->ll128_others, (uint64_t)o->ll128_bytes);
     take(&limits->ll128_handed, (uint64_t)o->ll128_bytes);
     take(&limits->ll128_two, (uint64_t)o->two_bytes);
+    take(&limits->ll128_reduce, (uint64_t)o->ll128_bytes);
     take(&limits->ll128_two_reduce, (uint64_t)o->two_bytes);
     take(&limits->ll128_gather, (uint64_t)o->ll128_bytes);
     take(&limits->message_lines, (uint64_t)o->message_lines_bytes);

@@ -254,6 +254,37 @@ static void test_a_gather_goes_longer_by_lines(void **s)
     assert_int_equal(choose(KOLO_COLL_SCATTER, 2 << 20, &blocks), KOLO_CUDA_STAGED);
 }
 
+/* Up to its limit there is no length that goes neither by lines at once nor in pieces of them. */
+static void test_a_gather_goes_by_lines_up_to_its_limit(void **s)
+{
+    (void)s;
+    uint32_t blocks;
+    for (uint32_t n = 3; n <= 8; n++) {
+        make(&(kolo_exec_tuned_t){0}, n);
+        for (uint64_t bytes = 1 << 20; bytes <= 12 << 20; bytes += 64 << 10) {
+            kolo_exec_call_t call = {.kind = KOLO_EXEC_COLL, .coll = KOLO_COLL_GATHER, .count = bytes, .elem = 1};
+            bool lines =
+                kolo_cuda_piece(&state, &call) || choose(KOLO_COLL_GATHER, bytes, &blocks) == KOLO_CUDA_LL128;
+            assert_int_equal(lines, bytes <= 10 << 20);
+        }
+    }
+}
+
+/* A reduce of three or four: one step by lines, two steps by lines, loads. */
+static void test_a_reduce_among_few_goes_in_two_steps_by_lines(void **s)
+{
+    (void)s;
+    uint32_t blocks;
+    make(&(kolo_exec_tuned_t){0}, 4);
+    assert_int_equal(choose(KOLO_COLL_REDUCE, 512 << 10, &blocks), KOLO_CUDA_LL128);
+    assert_int_equal(args.part_bytes, 0);
+    assert_int_equal(choose(KOLO_COLL_REDUCE, 2 << 20, &blocks), KOLO_CUDA_LL128);
+    assert_in_range(args.part_bytes, (2 << 20) / 3, (2 << 20) / 3 + 120);
+    assert_int_equal(choose(KOLO_COLL_REDUCE, 4 << 20, &blocks), KOLO_CUDA_TWO_STEP);
+    make(&(kolo_exec_tuned_t){0}, 5);
+    assert_int_equal(choose(KOLO_COLL_REDUCE, 2 << 20, &blocks), KOLO_CUDA_TWO_STEP);
+}
+
 /* What is longer than the rooms for lines goes in as few pieces as fit, each of which begins as the whole does. */
 static void test_pieces_fit_into_the_rooms(void **s)
 {
@@ -319,6 +350,8 @@ int main(void)
         cmocka_unit_test(test_all_reduces_between_two_gpus_give_at_every_length),
         cmocka_unit_test(test_all_reduces_give_up_to_a_length_among_more_gpus_and_never_beside_kernels),
         cmocka_unit_test(test_a_gather_goes_longer_by_lines),
+        cmocka_unit_test(test_a_gather_goes_by_lines_up_to_its_limit),
+        cmocka_unit_test(test_a_reduce_among_few_goes_in_two_steps_by_lines),
         cmocka_unit_test(test_pieces_fit_into_the_rooms),
         cmocka_unit_test(test_measured_is_of_the_latency_profile),
         cmocka_unit_test(test_parameters_come_first),
