@@ -316,11 +316,6 @@ template <typename T> KOLO_DEV void kolo_direct_gather(const kolo_cuda_args_t &c
     uint64_t len, from = kolo_part_beside(c, b, (uint32_t)c.receivers, &len);
     if (!len) return;
     KOLO_STEP_LOADS(c, b, from, len);
-    if (sizeof(T) > 2 && c.layout.nranks == 4) { /* few blocks, with more under way each: links like that better */
-        if (kolo_bid() == 0) kolo_direct_tell(c, b, from, len, true);
-        kolo_direct_reduce_of<T, 4, 2>(c, b, from, from, len, true);
-        return;
-    }
     kolo_direct_reduce<T>(c, b, from, from, len, true);
 }
 
