@@ -88,6 +88,12 @@ static int tell_each(kolo_verdict_t *v, kolo_position_t which, int most)
 /* From then on others are told of it: most functions of users are over sooner. */
 #define CALLBACK_LONG_NS KOLO_NS_PER_S
 
+/* Tells whether its callback is what keeps a rank in an operation: it takes long, or most of the time there. */
+static bool callback_keeps(const kolo_verdict_rank_t *r, const kolo_verdict_op_t *op, bool alone)
+{
+    return r->callback_ns >= CALLBACK_LONG_NS || (alone && r->callback_ns > op->age_ns / 2);
+}
+
 /* Tells, where all have entered it, for whom they still wait: whose process is stopped inside, whose own callback
  * does not return, or who alone stays there while others have gone on to the next one. */
 static int tell_held(kolo_verdict_t *v, int most)
@@ -102,10 +108,9 @@ static int tell_held(kolo_verdict_t *v, int most)
     for (int i = 0; i < v->count; i++) {
         const kolo_verdict_rank_t *r = &v->ranks[i];
         const kolo_verdict_op_t *op = kolo_verdict_coll(r, v->stuck);
-        bool calls = r->callback_ns >= CALLBACK_LONG_NS;
-        if (kolo_verdict_position(v, r) != KOLO_POSITION_INSIDE ||
-            !(r->stopped || calls || (on > 0 && inside == 1)) || ++n > most)
-            continue;
+        if (kolo_verdict_position(v, r) != KOLO_POSITION_INSIDE) continue;
+        bool alone = on > 0 && inside == 1, calls = callback_keeps(r, op, alone);
+        if (!(r->stopped || calls || alone) || ++n > most) continue;
         kolo_verdict_say(v, "rank %d", r->rank);
         kolo_verdict_say_process(v, r);
         kolo_verdict_say(v, " did not leave ");
