@@ -100,14 +100,6 @@ static bool is_self_connected(int fd, const kolo_address_t *address)
            memcmp(own.bytes + 8, address->bytes + 8, 16) == 0;
 }
 
-/* Tells whether it is an address of this host that the system does not use: a call would wait for an answer from
- * outside. */
-static bool is_own_unready(const struct sockaddr *sa)
-{
-    kolo_unready_t list[KOLO_UNREADY_MAX];
-    return sa->sa_family == AF_INET6 && kolo_route_find_unready(list, kolo_route_unready(list), sa) != NULL;
-}
-
 /* Makes one attempt; returns 0 or an errno. */
 static int dial_attempt(kolo_dial_t *dial)
 {
@@ -117,7 +109,7 @@ static int dial_attempt(kolo_dial_t *dial)
     dial->stage = WAITS_GREETING;
     dial->got = 0;
     KOLO_FAIL_POINT("oob.dial.attempt");
-    if (is_own_unready((const struct sockaddr *)&sa)) return EADDRNOTAVAIL;
+    if (kolo_route_is_unready((const struct sockaddr *)&sa)) return EADDRNOTAVAIL; /* it would wait for an answer */
     dial->fd = kolo_fd_socket(sa.ss_family, SOCK_STREAM);
     if (dial->fd < 0) return errno;
     setsockopt(dial->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));

@@ -148,7 +148,8 @@ static kolo_status_t listener_bind(const kolo_address_t *address, bool quiet, in
     errno = err;
     char open[256] = "";
     kolo_address_to_sockaddr(address, &sa);
-    if (err == EADDRNOTAVAIL) kolo_route_unready_words((const struct sockaddr *)&sa, open, sizeof(open));
+    if (err == EADDRNOTAVAIL && kolo_route_is_unready((const struct sockaddr *)&sa)) /* else it is another host's */
+        kolo_route_unready_words((const struct sockaddr *)&sa, open, sizeof(open));
     if (quiet && (err == EADDRINUSE || (err == EADDRNOTAVAIL && open[0] == '\0'))) return KOLO_ERR_INVALID_USAGE;
     if (err == EMFILE) kolo_fd_print_all(open, sizeof(open));
     if (err == EADDRINUSE && kolo_address_port(address) == 0) print_port_range(open, sizeof(open));

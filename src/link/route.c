@@ -117,12 +117,18 @@ const kolo_unready_t *kolo_route_find_unready(const kolo_unready_t *list, int n,
     return NULL;
 }
 
+bool kolo_route_is_unready(const struct sockaddr *sa)
+{
+    kolo_unready_t list[KOLO_UNREADY_MAX];
+    return sa->sa_family == AF_INET6 && kolo_route_find_unready(list, kolo_route_unready(list), sa) != NULL;
+}
+
 void kolo_route_unready_words(const struct sockaddr *sa, char *text, size_t bytes)
 {
     kolo_unready_t list[KOLO_UNREADY_MAX];
     char address[INET6_ADDRSTRLEN];
     size_t at = 0;
-    const int n = kolo_route_unready(list);
+    const int n = sa == NULL || sa->sa_family == AF_INET6 ? kolo_route_unready(list) : 0;
     const kolo_unready_t *this = sa != NULL ? kolo_route_find_unready(list, n, sa) : NULL;
     text[0] = '\0';
     for (int i = 0; i < n && at + 128 < bytes; i++) {

@@ -32,8 +32,9 @@ typedef struct {
 int kolo_route_unready(kolo_unready_t list[KOLO_UNREADY_MAX]);
 /* Finds an address among them; NULL: it is none of them. */
 const kolo_unready_t *kolo_route_find_unready(const kolo_unready_t *list, int n, const struct sockaddr *sa);
+bool kolo_route_is_unready(const struct sockaddr *sa);
 /* Writes "; another host has fd00::1 (eth0), too" or the like, of this one or, if that is none of them, of all. ""
- * if there are none. */
+ * if there are none, or for an IPv4 address. */
 void kolo_route_unready_words(const struct sockaddr *sa, char *text, size_t bytes);
 /* Binds a socket, also to an address that is tentative: it can be called as soon as it no longer is. 0 or an
  * errno. */
