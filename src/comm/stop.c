@@ -78,11 +78,18 @@ void kolo_body_set_bell(kolo_body_t *body, kolo_waker_t *bell)
     pthread_mutex_unlock(&h->error_lock);
 }
 
+/* Tells whether an error takes the place of the one that is kept. Of what came with news an operation knows more;
+ * and that ranks differ is why one of them gave up, whichever was heard first. */
+static bool replaces(const struct kolo_comm *h, kolo_status_t status)
+{
+    return h->error == KOLO_OK || (h->error_is_news && (h->error == status || status == KOLO_ERR_MISMATCH));
+}
+
 kolo_status_t kolo_body_fail_as(kolo_body_t *body, kolo_status_t status, const char *text)
 {
     kolo_comm_t h = body->handle;
     pthread_mutex_lock(&h->error_lock);
-    if (h->error == KOLO_OK || (h->error_is_news && h->error == status)) {
+    if (replaces(h, status)) {
         h->error = status;
         h->error_is_news = false;
         snprintf(h->error_text, sizeof h->error_text, "%s", text);

@@ -128,9 +128,9 @@ typedef enum {
 /* Returns KOLO_ERR_REMOTE if that rank has left, or if any rank is lost. `doing`: what the caller was doing, for
  * the message. Any thread. */
 kolo_status_t kolo_oob_check_peer(kolo_oob_t *oob, int rank, const char *doing);
-/* Calls this rank unless it is connected: that nobody answers any more shows in kolo_oob_check_peer(). Any thread.
- */
-void kolo_oob_seek_peer(kolo_oob_t *oob, int rank);
+/* Calls this rank unless it is connected: that nobody answers any more shows in kolo_oob_check_peer(). false: it is
+ * not called, for want of memory or because the object closes; the caller may ask again. Any thread. */
+bool kolo_oob_seek_peer(kolo_oob_t *oob, int rank);
 /* Tells whether this rank is connected. Any thread. */
 bool kolo_oob_connected(kolo_oob_t *oob, int rank);
 /* ---- notifications: numbers, sent without waiting (notify.c) ---- */

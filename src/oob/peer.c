@@ -129,12 +129,13 @@ kolo_status_t kolo_oob_check_peer(kolo_oob_t *oob, int rank, const char *doing)
     return status;
 }
 
-void kolo_oob_seek_peer(kolo_oob_t *oob, int rank)
+bool kolo_oob_seek_peer(kolo_oob_t *oob, int rank)
 {
     pthread_mutex_lock(&oob->lock);
     kolo_peer_t *peer = oob->closed ? NULL : kolo_peer_get(oob, rank);
-    if (peer != NULL) (void)kolo_peer_dial(oob, peer, kolo_oob_deadline(oob, 0)); /* a failure is kept with it */
+    bool called = peer != NULL && kolo_peer_dial(oob, peer, kolo_oob_deadline(oob, 0)) == KOLO_OK;
     pthread_mutex_unlock(&oob->lock);
+    return called;
 }
 
 bool kolo_oob_connected(kolo_oob_t *oob, int rank)

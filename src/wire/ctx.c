@@ -74,10 +74,8 @@ static kolo_status_t check_owner(void *arg, bool served)
     owner_t *owner = arg;
     if (served) owner->unserved_ns = 0;
     if (!served && owner->unserved_ns == 0) owner->unserved_ns = kolo_now_ns();
-    if (!owner->sought && kolo_now_ns() - owner->since_ns > SEEK_NS) {
-        owner->sought = true;
-        kolo_oob_seek_peer(owner->ctx->oob, owner->rank);
-    }
+    if (!owner->sought && kolo_now_ns() - owner->since_ns > SEEK_NS)
+        owner->sought = kolo_oob_seek_peer(owner->ctx->oob, owner->rank);
     KOLO_TRY(kolo_oob_check_peer(owner->ctx->oob, owner->rank, "asking for shared memory"));
     if (owner->unserved_ns == 0 || kolo_now_ns() - owner->unserved_ns < ELSEWHERE_NS) return KOLO_OK;
     return kolo_fail(KOLO_ERR_SYSTEM, "%s is " KOLO_FDPASS_TWIN, KOLO_WHO(owner->card));

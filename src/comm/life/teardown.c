@@ -133,6 +133,19 @@ static void show_leaving(kolo_body_t *body)
     kolo_record_end(&body->track.record, KOLO_OK);
 }
 
+/* Fails the end. Where the communicator has failed before for another reason, and this end only because of that,
+ * the reason is what its caller is told. */
+static kolo_status_t fail_end(kolo_body_t *body, kolo_status_t status, const char *what)
+{
+    char own[KOLO_ERROR_TEXT_BYTES], text[KOLO_ERROR_TEXT_BYTES];
+    snprintf(own, sizeof own, "%s", kolo_error_text());
+    kolo_body_fail(body, status);
+    kolo_status_t first = kolo_handle_error(body->handle, text, sizeof text);
+    bool follows = status == KOLO_ERR_REMOTE || status == KOLO_ERR_ABORTED || status == KOLO_ERR_TIMEOUT;
+    if (!follows || first == KOLO_OK || first == status) return kolo_fail(status, "%s", own);
+    return kolo_fail(first, "%s: %.900s", what, text);
+}
+
 /* Takes leave: a program may end now, as after MPI_Finalize. */
 static void take_leave(kolo_body_t *body)
 {
@@ -162,7 +175,7 @@ static kolo_status_t finalize(kolo_body_t *body)
     if (status == KOLO_OK)
         atomic_compare_exchange_strong(&h->state, &finalizing, KOLO_COMM_FINALIZED);
     else
-        kolo_body_fail(body, status);
+        status = fail_end(body, status, kolo_plan_call_name(body->life.ends_as));
     return status;
 }
 
@@ -178,7 +191,7 @@ static kolo_status_t leave(kolo_body_t *body)
     if (status == KOLO_OK) status = compare_with_left(body);
     if (status != KOLO_OK) {
         kolo_fail_prefix(status, "comm_leave: %s rank %d: ", body->name, body->rank);
-        return kolo_body_fail(body, status);
+        return fail_end(body, status, "comm_leave");
     }
     show_leaving(body);
     KOLO_FAIL_POINT("comm.leave.told");
