@@ -37,8 +37,8 @@ nccl:
 	@test -e $(BUILD)/build.ninja || test -z "$(GPU_ARCHS)" || \
 	    echo 'kernels for the GPUs here ($(GPU_ARCHS)); for others, too: make nccl BUILD=another GPU_ARCHS=80,90,100'
 	@$(call build-only,libnccl.so.2 tools/kolo-top)
-	@command -v nvcc >/dev/null || test -x /usr/local/cuda/bin/nvcc || \
-	    echo 'without nvcc: this libnccl.so.2 has no kernels, and moves what is on GPUs through host memory. Install it (CUDA), then make nccl BUILD=another'
+	@test -e $(BUILD)/src/gpu/cuda/kernels.fatbin || \
+	    echo 'this libnccl.so.2 has no kernels, and moves what is on GPUs through host memory: install nvcc (CUDA) if it is not here, then make nccl BUILD=another'
 	@echo 'LD_PRELOAD=$(abspath $(BUILD))/libnccl.so.2 before the command, or $(abspath $(KOLORUN)) -n 1 --as-nccl COMMAND'
 
 # The main job: training on real data with N workers that loses one half way and gets another. OUT= the folder for

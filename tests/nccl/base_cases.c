@@ -50,6 +50,19 @@ static void average_of_floats(me_t *me)
     EQ(at(me, a, 3), 0.5F * (float)(me->n * (me->n - 1)));
 }
 
+/* The sum is -n - 1: its n-th part has a rest, and goes towards zero. */
+static void average_of_integers(me_t *me)
+{
+    float *a = floats(me, 2, 0);
+    int32_t mine[2] = {me->rank ? -1 : -2, me->rank ? 1 : 2}, got[2];
+    copy_bytes(me, a, mine, sizeof mine);
+    OK(ncclAllReduce(a, a, 2, ncclInt32, ncclAvg, me->comm, me->stream));
+    sync_stream(me);
+    copy_bytes(me, got, a, sizeof got);
+    EQ(got[0], me->n == 1 ? -2 : -1);
+    EQ(got[1], me->n == 1 ? 2 : 1);
+}
+
 static void a_collective_of_nothing_needs_no_other_rank(me_t *me)
 {
     if (me->rank == 0) OK(ncclAllReduce(NULL, NULL, 0, ncclFloat32, ncclSum, me->comm, me->stream));
@@ -190,6 +203,7 @@ const case_t base_cases[] = {
     {"the_version_can_be_asked_before_all_else", the_version_can_be_asked_before_all_else, FIRST},
     {"each_collective_gives_its_result", each_collective_gives_its_result, EACH},
     {"average_of_floats", average_of_floats, EACH},
+    {"average_of_integers", average_of_integers, EACH},
     {"a_collective_of_nothing_needs_no_other_rank", a_collective_of_nothing_needs_no_other_rank, EACH},
     {"messages_in_a_group_to_others_and_oneself", messages_in_a_group_to_others_and_oneself, EACH},
     {"all_to_all_in_place_runs", all_to_all_in_place_runs, EACH},

@@ -446,23 +446,33 @@ static void many_communicators_in_turn(me_t *me)
     }
 }
 
-static void a_different_call_is_named(me_t *me)
+/* One rank names another count or type than the others; both calls have those words. */
+static void differs(me_t *me, size_t count, ncclDataType_t type, const char *one, const char *other)
 {
     ncclResult_t now = ncclSuccess;
     float *a = floats(me, 1000, 1);
     works(me, me->comm, me->n);
-    size_t count = me->rank == 1 ? 500 : 1000;
-    ncclResult_t r = ncclAllReduce(a, a, count, ncclFloat32, ncclSum, me->comm, me->stream);
+    ncclResult_t r = ncclAllReduce(a, a, count, type, ncclSum, me->comm, me->stream);
     if (on_gpu() && r == ncclSuccess)
         while (OK(ncclCommGetAsyncError(me->comm, &now)) && now == ncclSuccess) {
         }
     else
         now = r;
     IS(ncclInvalidUsage, now);
-    FACT(strstr(ncclGetLastError(NULL), "500") && strstr(ncclGetLastError(NULL), "1000"));
+    FACT(strstr(ncclGetLastError(NULL), one) && strstr(ncclGetLastError(NULL), other));
     meet(me);
     OK(ncclCommAbort(me->comm));
     me->comm = NULL;
+}
+
+static void a_different_call_is_named(me_t *me)
+{
+    differs(me, me->rank == 1 ? 500 : 1000, ncclFloat32, "500", "1000");
+}
+
+static void a_type_of_the_same_length_is_another_call(me_t *me)
+{
+    differs(me, 1000, me->rank == 1 ? ncclInt32 : ncclFloat32, "int32", "float32");
 }
 
 /* In its own process each: one is killed, the others hear of it with its number. */
@@ -511,6 +521,7 @@ const case_t life_cases[] = {
     {"one_thread_has_all_ranks", one_thread_has_all_ranks, FIRST},
     {"many_communicators_in_turn", many_communicators_in_turn, EACH},
     {"a_different_call_is_named", a_different_call_is_named, EACH},
+    {"a_type_of_the_same_length_is_another_call", a_type_of_the_same_length_is_another_call, EACH},
     {"a_killed_rank_is_named", a_killed_rank_is_named, PROCESSES},
     {NULL, NULL, EACH},
 };

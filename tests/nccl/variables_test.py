@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # NCCL's variables and configuration files do what docs/nccl-env.md says, and two copies of the library are told of:
-# variables_test.py LIBRARY. Jobs of one or two processes, on host memory.
+# variables_test.py LIBRARY PLUGIN. Jobs of one or two processes, on host memory.
 import ctypes
 import os
 import pathlib
@@ -139,6 +139,33 @@ def test_the_root_is_named():
     assert [r.communicate(timeout=60)[0] for r in ranks] == ["sum 2.0 4.0 6.0\n"] * 2
 
 
+def two_hosts(**env):
+    """What two ranks print that take themselves to be on two hosts, and their logs."""
+    secret = file("secret", "some words that only this job knows")
+    os.chmod(secret, 0o600)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{s.getsockname()[1]}"
+    env = os.environ | {"NCCL_COMM_ID": where, "KOLO_COMM_SECRET_FILE": secret, "KOLO_NCCL_CPU": "1", "NCCL_DEBUG": "INFO"} | env
+    ranks = [subprocess.Popen([sys.executable, __file__, "rank", LIBRARY, str(r), "2"], env=env | {"NCCL_HOSTID": f"host{r}"}, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) for r in range(2)]
+    said = [r.communicate(timeout=60) for r in ranks]
+    return [out for out, _ in said], "".join(err for _, err in said)
+
+
+def test_a_network_plugin_that_is_named_moves_the_data():
+    out, log = two_hosts(NCCL_NET_PLUGIN=PLUGIN)
+    assert out == ["sum 2.0 4.0 6.0\n"] * 2 and PLUGIN in log, (out, log)
+    out, log = two_hosts()
+    assert out == ["sum 2.0 4.0 6.0\n"] * 2 and PLUGIN not in log, (out, log)
+
+
+def test_a_network_plugin_that_is_none_is_named():
+    for path in (LIBRARY, "/no/such/plugin.so"):
+        out, log = two_hosts(NCCL_NET_PLUGIN=path)
+        assert all(o.startswith("error ") and path in o for o in out), (out, log)
+
+
 def test_log_lines_name_nccl_s_calls():
     secret = file("secret", "some words that only this job knows")
     os.chmod(secret, 0o600)
@@ -234,7 +261,7 @@ if sys.argv[1] == "rank":
 elif sys.argv[1] in ("configured", "polls"):
     globals()[sys.argv[1] + "_main"](sys.argv[2])
 else:
-    LIBRARY = os.path.abspath(sys.argv[1])
+    LIBRARY, PLUGIN = (os.path.abspath(a) for a in sys.argv[1:3])
     if b"san.so" in subprocess.run(["ldd", LIBRARY], capture_output=True, check=False).stdout:
         print("built with a sanitizer")
         sys.exit(77)
