@@ -62,6 +62,8 @@ static struct {
     int (*stream)(void **, unsigned);
     int (*sync)(void *);
     int (*host)(void *, void (*)(void *), void *);
+    int (*event)(void **, unsigned);
+    int (*query)(void *);
 } cu;
 static int ndevices;
 
@@ -75,7 +77,8 @@ static void load_driver(void)
     } list[] = {
         {"cuInit", &cu.init},           {"cuDeviceGetCount", &cu.count},   {"cuDevicePrimaryCtxRetain", &cu.retain},
         {"cuCtxSetCurrent", &cu.set},   {"cuMemAlloc_v2", &cu.alloc},      {"cuMemcpyAsync", &cu.copy},
-        {"cuStreamCreate", &cu.stream}, {"cuStreamSynchronize", &cu.sync}, {"cuLaunchHostFunc", &cu.host}};
+        {"cuStreamCreate", &cu.stream}, {"cuStreamSynchronize", &cu.sync}, {"cuLaunchHostFunc", &cu.host},
+        {"cuEventCreate", &cu.event},   {"cuEventQuery", &cu.query}};
     for (size_t i = 0; lib && i < sizeof list / sizeof list[0]; i++)
         *(void **)list[i].at = dlsym(lib, list[i].name);
     if (!lib || !cu.init || cu.init(0) || cu.count(&ndevices)) {
@@ -126,6 +129,30 @@ void delay_stream(const me_t *me, int ms)
 {
     use_device(device_of(me->rank));
     if (gpu && cu.host(me->stream, sleeps, (void *)(intptr_t)ms)) FACT(!"a function of the host can be queued");
+}
+
+static void waits(void *flag)
+{
+    while (!atomic_load((_Atomic int *)flag)) sleeps((void *)(intptr_t)1);
+}
+
+void hold_stream(const me_t *me, _Atomic int *flag)
+{
+    use_device(device_of(me->rank));
+    if (gpu && cu.host(me->stream, waits, flag)) FACT(!"a function of the host can be queued");
+}
+
+cudaEvent_t new_event(const me_t *me)
+{
+    void *event = NULL;
+    use_device(device_of(me->rank));
+    if (gpu && cu.event(&event, 2)) FACT(!"an event can be made");
+    return event;
+}
+
+bool is_over(cudaEvent_t event)
+{
+    return cu.query(event) == 0;
 }
 
 void copy_bytes(const me_t *me, void *to, const void *from, size_t bytes)

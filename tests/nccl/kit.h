@@ -40,6 +40,11 @@ void sync_stream(const me_t *me);
 cudaStream_t new_stream(int device);
 /* What is put on the stream from now on comes so much later. Nothing in CPU mode. */
 void delay_stream(const me_t *me, int ms);
+/* What is put on the stream from now on waits until the flag is set. Nothing in CPU mode. */
+void hold_stream(const me_t *me, _Atomic int *flag);
+/* An event of the rank's device; NULL in CPU mode. Is what it was recorded behind over? It is, if it never was. */
+cudaEvent_t new_event(const me_t *me);
+bool is_over(cudaEvent_t event);
 /* The device is this thread's from now on; -1 in CPU mode. */
 void use_device(int device);
 int device_of(int rank);

@@ -130,6 +130,28 @@ static void calls_with_a_configuration(me_t *me)
     sync_stream(me);
 }
 
+/* Behind what the stream had, and before the call itself, in which this rank waits for the last one. */
+static void an_event_of_a_call_is_recorded_before_it(me_t *me)
+{
+    ncclCollConfig_t c = call_config();
+    float *a = floats(me, 4, 1);
+    _Atomic int go = 0;
+    if (!on_gpu()) return;
+    works(me, me->comm, me->n); /* connected: no call waits */
+    sync_stream(me);
+    c.launchCompletionEvent = new_event(me);
+    if (me->rank == me->n - 1) meet(me);
+    hold_stream(me, &go);
+    OK(ncclAllReduceConfig(a, a, 4, ncclFloat32, ncclSum, me->comm, me->stream, &c));
+    FACT(!is_over(c.launchCompletionEvent));
+    atomic_store(&go, 1);
+    while (!is_over(c.launchCompletionEvent)) {
+    }
+    if (me->rank != me->n - 1) meet(me);
+    sync_stream(me);
+    EQ(at(me, a, 3), me->n);
+}
+
 static void the_device_API_says_that_it_is_not_there(me_t *me)
 {
     ncclCommProperties_t p;
@@ -185,6 +207,7 @@ const case_t more_cases[] = {
     {"memory_is_made_and_registered", memory_is_made_and_registered, EACH},
     {"suspended_until_it_is_resumed", suspended_until_it_is_resumed, EACH},
     {"calls_with_a_configuration", calls_with_a_configuration, EACH},
+    {"an_event_of_a_call_is_recorded_before_it", an_event_of_a_call_is_recorded_before_it, EACH},
     {"the_device_API_says_that_it_is_not_there", the_device_API_says_that_it_is_not_there, EACH},
     {"parameters_can_be_read", parameters_can_be_read, FIRST},
     {NULL, NULL, EACH},

@@ -196,6 +196,31 @@ def configured_main(library):
         assert nccl.ncclCommInitRankConfig(ctypes.byref(comm), 1, ident, 0, ctypes.byref(config)) == 0
 
 
+class CallConfig(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("ext", ctypes.c_void_p), ("min_ctas", ctypes.c_int),
+                ("max_ctas", ctypes.c_int), ("nvls_ctas", ctypes.c_int), ("cga", ctypes.c_int), ("algorithms", ctypes.c_char_p),
+                ("force", ctypes.c_int), ("policy", ctypes.c_int), ("tag", ctypes.c_uint64), ("event", ctypes.c_void_p)]
+
+
+def chosen_main(library):
+    """Calls with a configuration that names an algorithm and a number of CTAs."""
+    nccl = ctypes.CDLL(library)
+    comm, none, data = ctypes.c_void_p(), -2**31, (ctypes.c_float * 3)(1, 2, 3)
+    assert nccl.ncclCommInitAll(ctypes.byref(comm), 1, None) == 0
+    config = CallConfig(ctypes.sizeof(CallConfig), 0xcafebeef, 23203, None, none, 4, none, none, b"RING", 1, none, 0, None)
+    for _ in range(3):
+        assert nccl.ncclAllReduceConfig(data, data, ctypes.c_size_t(3), FLOAT, SUM, comm, None, ctypes.byref(config)) == 0
+
+
+def window_main(library):
+    nccl = ctypes.CDLL(library)
+    comm, memory, window = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    assert nccl.ncclCommInitAll(ctypes.byref(comm), 1, None) == 0
+    assert nccl.ncclMemAlloc(ctypes.byref(memory), ctypes.c_size_t(4096)) == 0
+    assert nccl.ncclCommWindowRegister(comm, memory, ctypes.c_size_t(4096), ctypes.byref(window), 1) == 0
+    print("a window" if window.value else "none")
+
+
 def polls_main(library):
     """Two communicators fail, and the program asks both, by turns."""
     nccl = ctypes.CDLL(library)
@@ -216,6 +241,20 @@ def polls_main(library):
 def test_what_a_configuration_cannot_set_is_said_once():
     _, log = run([__file__, "configured", LIBRARY], NCCL_DEBUG="INFO")
     assert log.count("a configuration sets minCTAs netName, which Kolo decides by itself") == 1, log
+
+
+def test_what_a_call_cannot_choose_is_said_once():
+    _, log = run([__file__, "chosen", LIBRARY])
+    assert log.count("names algorithms (algSelection)") == 1 and "WARN" in log and "maxCTAs" not in log, log
+    _, log = run([__file__, "chosen", LIBRARY], NCCL_DEBUG="INFO")
+    assert log.count("a call's configuration sets maxCTAs, which Kolo decides by itself") == 1, log
+
+
+def test_windows_can_be_switched_off():
+    out, log = run([__file__, "window", LIBRARY])
+    assert out == "a window\n", (out, log)
+    out, log = run([__file__, "window", LIBRARY], KOLO_NCCL_WINDOWS="0")
+    assert out == "none\n", (out, log)
 
 
 def test_a_failure_is_logged_once_however_often_it_is_asked_for():
@@ -258,7 +297,7 @@ def test_two_copies_are_told_of():
 
 if sys.argv[1] == "rank":
     rank_main(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
-elif sys.argv[1] in ("configured", "polls"):
+elif sys.argv[1] in ("configured", "chosen", "window", "polls"):
     globals()[sys.argv[1] + "_main"](sys.argv[2])
 else:
     LIBRARY, PLUGIN = (os.path.abspath(a) for a in sys.argv[1:3])
