@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -480,6 +481,34 @@ static void fences_hold_without_membarrier(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+static pthread_mutex_t of_any_thread = PTHREAD_MUTEX_INITIALIZER;
+KOLO_FORK_RENEWS(of_any_thread)
+
+static void *hold_lock(void *held)
+{
+    pthread_mutex_lock(&of_any_thread);
+    atomic_store((_Atomic int *)held, 1);
+    while (atomic_load((_Atomic int *)held) == 1) poll(NULL, 0, 1);
+    pthread_mutex_unlock(&of_any_thread);
+    return NULL;
+}
+
+static void a_child_waits_for_no_thread_of_its_parent(void **state)
+{
+    _Atomic int held = 0;
+    pthread_t thread;
+    int status = -1;
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, hold_lock, &held), 0);
+    while (atomic_load(&held) == 0) poll(NULL, 0, 1);
+    pid_t child = fork();
+    if (child == 0) _exit(pthread_mutex_trylock(&of_any_thread) != 0);
+    assert_true(waitpid(child, &status, 0) == child && status == 0);
+    assert_int_not_equal(pthread_mutex_trylock(&of_any_thread), 0); /* here it is held still */
+    atomic_store(&held, 2);
+    pthread_join(thread, NULL);
+}
+
 /* As in programs whose libraries have much of their own for each thread. */
 static _Thread_local volatile char of_each_thread[1 << 20];
 
@@ -532,6 +561,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_thread_has_its_stack_beside_the_variables_of_each_thread),
         cmocka_unit_test(fences_hold_without_membarrier),
+        cmocka_unit_test(a_child_waits_for_no_thread_of_its_parent),
         cmocka_unit_test(a_quota_of_either_hierarchy_counts),
         cmocka_unit_test(params_take_defaults_and_values),
         cmocka_unit_test(params_refuse_bad_text_by_name),

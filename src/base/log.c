@@ -6,6 +6,7 @@
 #include "base/file/fds.h"
 #include "base/file/limit.h"
 #include "base/file/output.h"
+#include "base/process.h"
 #include "base/text/plain.h"
 
 #include <ctype.h>
@@ -42,6 +43,7 @@ static struct {
     int rank;
     char job[64];
 } identity = {.lock = PTHREAD_MUTEX_INITIALIZER};
+KOLO_FORK_RENEWS(identity.lock)
 static char host_name[64];
 static pthread_once_t host_once = PTHREAD_ONCE_INIT;
 

@@ -38,6 +38,22 @@ uint32_t kolo_process_forks(void)
     return atomic_load_explicit(&forks, memory_order_relaxed);
 }
 
+enum { LOCKS = 32 };
+static pthread_mutex_t *renewed[LOCKS];
+static int nrenewed;
+
+static void renew_locks(void)
+{
+    for (int i = 0; i < nrenewed; i++) pthread_mutex_init(renewed[i], NULL);
+}
+
+void kolo_process_renew_lock(pthread_mutex_t *lock)
+{
+    if (nrenewed == LOCKS) abort(); /* in each program alike: more of them want a larger table */
+    if (nrenewed == 0) pthread_atfork(NULL, NULL, renew_locks);
+    renewed[nrenewed++] = lock;
+}
+
 kolo_status_t kolo_process_check_own(uint32_t made, const char *call, const char *what)
 {
     if (KOLO_LIKELY(made == kolo_process_forks())) return KOLO_OK;

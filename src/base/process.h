@@ -46,6 +46,15 @@ uint32_t kolo_process_forks(void);
  * for ever: KOLO_ERR_INVALID_USAGE with the names of the call and the thing. */
 kolo_status_t kolo_process_check_own(uint32_t forks, const char *call, const char *what);
 
+/* Gives a lock that any thread may hold to each child of fork() anew: whoever held it there is a thread that the
+ * child does not have. What it guards must be good at each moment. Before main(), from a constructor. */
+void kolo_process_renew_lock(pthread_mutex_t *lock);
+#define KOLO_FORK_RENEWS(lock)                                                                                     \
+    __attribute__((constructor)) static void renew_in_children(void)                                               \
+    {                                                                                                              \
+        kolo_process_renew_lock(&(lock));                                                                          \
+    }
+
 /* Starts fn(arg) in a thread of Kolo's own. Signals are for the program's threads: all are blocked in it but those
  * that a thread's own instructions bring (SIGSEGV and its like) and the profilers' SIGPROF. stack_bytes 0: what
  * the system gives. *thread is the caller's to join; NULL: nobody joins it. Returns 0 or an error number. Any

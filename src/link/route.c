@@ -6,6 +6,7 @@
 #include "link/route.h"
 #include "base/file/fds.h"
 #include "base/log.h"
+#include "base/process.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -21,6 +22,7 @@
 #include <sys/ioctl.h>
 
 static pthread_mutex_t hint_lock = PTHREAD_MUTEX_INITIALIZER;
+KOLO_FORK_RENEWS(hint_lock)
 static kolo_address_t hint;
 static bool has_hint;
 

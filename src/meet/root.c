@@ -16,6 +16,7 @@
 #include "meet/root.h"
 #include "base/failpoint.h"
 #include "base/log.h"
+#include "base/process.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -27,6 +28,7 @@
 #define LINGERS_MAX 10 /* times KOLO_ROOT_LINGER_MS for ranks that have not been told yet */
 
 static pthread_mutex_t roots_lock = PTHREAD_MUTEX_INITIALIZER;
+KOLO_FORK_RENEWS(roots_lock)
 static root_t *roots;
 
 /* ---- the end ---- */

@@ -9,6 +9,7 @@
  * card.
  */
 #include "base/clock.h"
+#include "base/process.h"
 #include "base/wait.h"
 #include "member/member.h"
 
@@ -110,6 +111,7 @@ typedef struct own {
 } own_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+KOLO_FORK_RENEWS(lock)
 static own_t *owns;
 
 static own_t *find_own(uint64_t job, int rank)

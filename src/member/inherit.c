@@ -21,6 +21,7 @@
  * list of children under its own lock.
  */
 #include "base/log.h"
+#include "base/process.h"
 #include "member/life.h"
 
 #include <stdio.h>
@@ -28,6 +29,7 @@
 #include <string.h>
 
 static pthread_mutex_t tree = PTHREAD_MUTEX_INITIALIZER;
+KOLO_FORK_RENEWS(tree)
 
 static int rank_in(const kolo_oob_t *child, int parent_rank)
 {

@@ -8,6 +8,7 @@
  * for them, while the program's makes another communicator from it.
  */
 #include "base/log.h"
+#include "base/process.h"
 #include "oob/internal.h"
 
 #define TICK_MS 50
@@ -19,6 +20,7 @@ static struct {
     kolo_progress_t *progress;
     int users; /* objects that exist */
 } ticker = {.lock = PTHREAD_MUTEX_INITIALIZER};
+KOLO_FORK_RENEWS(ticker.lock)
 
 static void tick(void *unused);
 

@@ -8,6 +8,7 @@
 #include "base/file/limit.h"
 #include "base/file/output.h"
 #include "base/params.h"
+#include "base/process.h"
 #include "base/wait.h"
 #include "topo/nvml.h"
 #include "topo/params.h"
@@ -222,10 +223,12 @@ static kolo_status_t copy_tree(kolo_topo_t *to, const kolo_topo_t *from)
     return KOLO_OK;
 }
 
+static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
+KOLO_FORK_RENEWS(looking)
+
 static kolo_status_t load_tree(kolo_topo_t *topo, bool links)
 {
     /* Looking takes 10 ms and more, and a process may hold thousands of ranks: it looks once. */
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static kolo_topo_t machine;
     static bool linked;
     if (kolo_topo_param_file) {
@@ -234,14 +237,18 @@ static kolo_status_t load_tree(kolo_topo_t *topo, bool links)
         return KOLO_OK;
     }
     kolo_status_t status = KOLO_OK;
-    pthread_mutex_lock(&lock);
-    if (!machine.nodes) status = load_machine(&machine);
+    kolo_topo_t found = {0};
+    pthread_mutex_lock(&looking);
+    if (!machine.nodes) {
+        status = load_machine(&found); /* a child of fork() sees all of it or nothing */
+        if (status == KOLO_OK) machine = found;
+    }
     if (status == KOLO_OK && links && !linked) {
         kolo_topo_nvml_fill(&machine);
         linked = true;
     }
     if (status == KOLO_OK) status = copy_tree(topo, &machine);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&looking);
     return status;
 }
 

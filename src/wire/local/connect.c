@@ -3,6 +3,7 @@
  * The registry behind wire "local". A block is counted: it lives until its writer and all its readers have let go,
  * in whatever order they end; it can be found only until its writer lets go.
  */
+#include "base/process.h"
 #include "wire/local/local.h"
 
 #include <errno.h>
@@ -19,6 +20,7 @@ typedef struct block {
 } block_t;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+KOLO_FORK_RENEWS(lock)
 static block_t *blocks;
 
 static kolo_status_t local_create(kolo_wire_ctx_t *ctx, uint32_t readers, kolo_mapping_t *map)
