@@ -35,13 +35,20 @@ static void close_part(void *state)
     (void)state;
 }
 
+static void adopt(void *state, kolo_mem_t *mem)
+{
+    (void)state;
+    kolo_mem_free(mem);
+}
+
 static uint64_t enter(void *arg, uint64_t number, uint64_t word)
 {
     (void)arg, (void)word;
     return number;
 }
 
-static const kolo_exec_ops_t part = {.name = "part", .launch = launch, .follow = follow, .close = close_part};
+static const kolo_exec_ops_t part = {
+    .name = "part", .launch = launch, .follow = follow, .close = close_part, .adopt = adopt};
 
 /* The first of two hosts with two ranks each. */
 static void *make(void)
