@@ -93,7 +93,10 @@ kolo_status_t kolo_comm_user_rank(kolo_comm_t comm, int *rank)
 kolo_status_t kolo_comm_device(kolo_comm_t comm, int *device)
 {
     KOLO_TRY(query(comm, device, "comm_device"));
-    *device = comm->body->gpu.device;
+    kolo_body_t *body = kolo_handle_visit(comm, "comm_device");
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    *device = body->gpu.device;
+    kolo_handle_leave(comm);
     return KOLO_OK;
 }
 

@@ -113,6 +113,39 @@ static void wrong_arguments_are_refused(void **state)
     assert_int_equal(expect_failures() - before, 0);
 }
 
+/* A wait is for the recording before it, also where a later one of another stream is reached first. */
+static void a_later_recording_does_not_end_a_wait(void **state)
+{
+    (void)state;
+    kolo_stream_t slow = NULL, quick = NULL, waits = NULL;
+    kolo_event_t event = NULL;
+    _Atomic int go = 0;
+    int log[2], at = 0, before = expect_failures();
+    note_t notes[] = {{log, &at, 0}, {log, &at, 1}};
+    EXPECT_OK(kolo_stream_create(&slow));
+    EXPECT_OK(kolo_stream_create(&quick));
+    EXPECT_OK(kolo_stream_create(&waits));
+    EXPECT_OK(kolo_event_create(&event));
+    EXPECT_OK(kolo_stream_call(slow, hold, &go));
+    EXPECT_OK(kolo_stream_call(slow, note, &notes[0]));
+    EXPECT_OK(kolo_event_record(event, slow));
+    EXPECT_OK(kolo_stream_wait_event(waits, event));
+    EXPECT_OK(kolo_stream_call(waits, note, &notes[1]));
+    EXPECT_OK(kolo_event_record(event, quick));
+    EXPECT_OK(kolo_stream_synchronize(quick));
+    nap_ms(20);
+    EXPECT_IS(KOLO_IN_PROGRESS, kolo_stream_query(waits));
+    atomic_store(&go, 1);
+    EXPECT_OK(kolo_event_synchronize(event));
+    EXPECT_OK(kolo_stream_synchronize(waits));
+    EXPECT(at == 2 && log[0] == 0 && log[1] == 1);
+    EXPECT_OK(kolo_event_destroy(event));
+    EXPECT_OK(kolo_stream_destroy(slow));
+    EXPECT_OK(kolo_stream_destroy(quick));
+    EXPECT_OK(kolo_stream_destroy(waits));
+    assert_int_equal(expect_failures() - before, 0);
+}
+
 static void an_event_orders_two_streams(void **state)
 {
     (void)state;
@@ -298,6 +331,7 @@ int main(void)
         cmocka_unit_test(wrong_arguments_are_refused),
         cmocka_unit_test(many_streams_come_and_go),
         cmocka_unit_test(an_event_orders_two_streams),
+        cmocka_unit_test(a_later_recording_does_not_end_a_wait),
         cmocka_unit_test(queued_operations_run_in_order_and_do_not_block),
         cmocka_unit_test(operations_of_a_communicator_keep_the_order_of_calls),
         cmocka_unit_test(finalize_completes_what_is_queued),

@@ -34,10 +34,18 @@ struct kolo_cpu_stream {
     char error_text[KOLO_ERROR_TEXT_BYTES];
 };
 
+/* One recording of an event, on its way through a stream. Those of several streams are reached in any order. */
+typedef struct record {
+    struct kolo_cpu_event *event;
+    uint64_t number;
+    struct record *next;
+} record_t;
+
 struct kolo_cpu_event {
     kolo_slot_t slot;
     pthread_mutex_t lock;
-    uint64_t recorded, reached; /* how often */
+    uint64_t recorded;     /* how often */
+    record_t *open, *last; /* recordings that are not reached yet, by number */
     uint32_t forks;
     uint32_t references;
     kolo_gate_t gate;
@@ -329,18 +337,23 @@ static void event_unref(struct kolo_cpu_event *e)
 
 static void event_reach(void *arg)
 {
-    struct kolo_cpu_event *e = arg;
+    record_t *r = arg, *before = NULL;
+    struct kolo_cpu_event *e = r->event;
     pthread_mutex_lock(&e->lock);
-    e->reached++;
+    for (record_t *at = e->open; at != r; at = at->next) before = at;
+    *(before ? &before->next : &e->open) = r->next;
+    if (e->last == r) e->last = before;
     pthread_mutex_unlock(&e->lock);
+    free(r);
     kolo_gate_open(&e->gate);
     event_unref(e);
 }
 
+/* Tells whether all recordings up to that one are reached. */
 static bool event_done(struct kolo_cpu_event *e, uint64_t target)
 {
     pthread_mutex_lock(&e->lock);
-    bool done = e->reached >= target;
+    bool done = !e->open || e->open->number > target;
     pthread_mutex_unlock(&e->lock);
     return done;
 }
@@ -361,13 +374,9 @@ static void event_wait(struct kolo_cpu_event *e, uint64_t target)
     }
 }
 
-static uint64_t event_target(struct kolo_cpu_event *e, bool record)
+static uint64_t event_target(struct kolo_cpu_event *e)
 {
     pthread_mutex_lock(&e->lock);
-    if (record) {
-        e->recorded++;
-        e->references++;
-    }
     uint64_t target = e->recorded;
     pthread_mutex_unlock(&e->lock);
     return target;
@@ -377,22 +386,29 @@ kolo_status_t kolo_event_record(kolo_event_t event, kolo_stream_t stream)
 {
     KOLO_TRY(check_event(event, "event_record"));
     KOLO_TRY(check_stream(stream, "event_record"));
-    event_target(event, true);
-    kolo_status_t status = kolo_stream_push(stream, event_reach, event);
-    if (status != KOLO_OK) event_reach(event); /* no thread may wait for an event that will not come */
+    record_t *r = malloc(sizeof *r);
+    if (!r) return kolo_fail(KOLO_ERR_NO_MEMORY, "event_record: out of memory");
+    pthread_mutex_lock(&event->lock);
+    *r = (record_t){.event = event, .number = ++event->recorded};
+    *(event->last ? &event->last->next : &event->open) = r;
+    event->last = r;
+    event->references++;
+    pthread_mutex_unlock(&event->lock);
+    kolo_status_t status = kolo_stream_push(stream, event_reach, r);
+    if (status != KOLO_OK) event_reach(r); /* no thread may wait for an event that will not come */
     return status;
 }
 
 kolo_status_t kolo_event_query(kolo_event_t event)
 {
     KOLO_TRY(check_event(event, "event_query"));
-    return event_done(event, event_target(event, false)) ? KOLO_OK : KOLO_IN_PROGRESS;
+    return event_done(event, event_target(event)) ? KOLO_OK : KOLO_IN_PROGRESS;
 }
 
 kolo_status_t kolo_event_synchronize(kolo_event_t event)
 {
     KOLO_TRY(check_event(event, "event_synchronize"));
-    event_wait(event, event_target(event, false));
+    event_wait(event, event_target(event));
     return KOLO_OK;
 }
 

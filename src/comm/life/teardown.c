@@ -292,8 +292,10 @@ kolo_status_t kolo_comm_finalize(kolo_comm_t comm)
 
 kolo_status_t kolo_call_finalize(kolo_call_word_t as, kolo_comm_t comm)
 {
-    KOLO_TRY(kolo_handle_check(comm, kolo_plan_call_name(as)));
-    comm->body->life.ends_as = as;
+    kolo_body_t *body = kolo_handle_visit(comm, kolo_plan_call_name(as)); /* another thread may abort it */
+    if (!body) return KOLO_ERR_INVALID_ARGUMENT;
+    body->life.ends_as = as;
+    kolo_handle_leave(comm);
     return end_comm(comm, true, kolo_plan_call_name(as));
 }
 
