@@ -238,6 +238,38 @@ static void it_is_not_complete_while_it_connects(void **state)
     assert_int_equal(run_ranks(2, exchange_in_the_background, NULL), 0);
 }
 
+/* What is put aside while something else connects begins when that is over, and is not refused. */
+static void put_aside_while_it_connects(rank_t *r)
+{
+    kolo_config_t config = KOLO_CONFIG_INITIALIZER;
+    kolo_comm_t copy = NULL;
+    kolo_pending_t message = NULL;
+    int peer = 1 - r->rank, complete = 1;
+    int32_t data = r->rank == 0 ? 23 : -1;
+    config.blocking = 0;
+    EXPECT_OK(settled(r->comm, kolo_comm_dup(r->comm, &copy, &config)));
+    EXPECT_OK(settled(copy, KOLO_IN_PROGRESS));
+    if (r->rank == 1) meet();
+    EXPECT(kolo_barrier(copy, NULL) == KOLO_IN_PROGRESS);
+    if (r->rank == 0) EXPECT_OK(kolo_isend(&data, 1, KOLO_INT32, peer, copy, &message));
+    if (r->rank == 1) EXPECT_OK(kolo_irecv(&data, 1, KOLO_INT32, peer, copy, &message));
+    if (r->rank == 0) {
+        EXPECT_OK(kolo_pending_test(message, &complete));
+        EXPECT(!complete);
+        meet();
+    }
+    EXPECT_OK(kolo_pending_wait(message));
+    EXPECT(data == 23);
+    EXPECT_OK(kolo_comm_synchronize(copy));
+    EXPECT_OK(kolo_comm_destroy(copy));
+}
+
+static void what_is_put_aside_while_it_connects_is_not_refused(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 10; i++) assert_int_equal(run_ranks(2, put_aside_while_it_connects, NULL), 0);
+}
+
 /* The copy ends while an exchange of rank 0 connects in the background: by rank 1, or by rank 0 itself. */
 static void lose_it_in_the_background(rank_t *r)
 {
@@ -370,6 +402,7 @@ int main(void)
         cmocka_unit_test(any_next_call_makes_it_begin),
         cmocka_unit_test(it_is_part_of_an_open_group),
         cmocka_unit_test(it_is_not_complete_while_it_connects),
+        cmocka_unit_test(what_is_put_aside_while_it_connects_is_not_refused),
         cmocka_unit_test(a_loss_ends_it_while_it_connects),
         cmocka_unit_test(what_is_left_over_ends_with_an_error),
         cmocka_unit_test(a_loss_ends_a_request),

@@ -169,12 +169,23 @@ static kolo_status_t drain_in_turn(kolo_comm_t comm)
     return status;
 }
 
-/* Waits for what connects in the background, since no ticket is given meanwhile, and drains. */
-static kolo_status_t drain(kolo_body_t *body)
+static void describe_first_use(void *arg, char *buf, size_t bytes)
 {
-    if (atomic_load(&body->handle->state) == KOLO_COMM_CONNECTING)
-        KOLO_TRY(kolo_handle_quiet(body->handle, &body->stop.abort, false));
-    return drain_in_turn(body->handle);
+    const struct kolo_comm *h = arg;
+    snprintf(buf, bytes, "the first use of %s rank %d", h->name, h->rank);
+}
+
+/* Waits for what connects in the background, since no ticket is given meanwhile. It has a deadline and the abort
+ * flag. The caller is a visitor. */
+static void await_connected(kolo_comm_t comm)
+{
+    kolo_wait_t wait;
+    kolo_wait_init(&wait, NULL, 0, describe_first_use, comm, 1);
+    for (;;) {
+        uint32_t ticket = kolo_gate_ticket(&comm->gate);
+        if (atomic_load(&comm->state) != KOLO_COMM_CONNECTING) return;
+        kolo_gate_wait(&comm->gate, ticket, &wait);
+    }
 }
 
 kolo_status_t kolo_comm_synchronize(kolo_comm_t comm)
@@ -185,8 +196,9 @@ kolo_status_t kolo_comm_synchronize(kolo_comm_t comm)
     kolo_body_t *body = kolo_handle_visit(comm, "comm_synchronize");
     if (!body) return KOLO_ERR_INVALID_ARGUMENT;
     kolo_status_t status = KOLO_OK;
+    await_connected(comm);
     if (kolo_comm_has_aside(comm)) status = comm->blocking ? run(comm, NULL, NULL) : begin(comm);
-    if (status == KOLO_OK) status = drain(body);
+    if (status == KOLO_OK) status = drain_in_turn(body->handle);
     kolo_handle_leave(comm);
     if (status != KOLO_OK) kolo_fail_prefix(status, "comm_synchronize: ");
     return status;
@@ -336,10 +348,14 @@ static kolo_status_t check(kolo_pending_t request, const char *what)
 
 /* Has one that is aside begin. Where another thread ends the communicator, or runs what is aside, it is with that
  * one, which will end it or give it to us: that is no error. */
-static kolo_status_t begin_it(struct kolo_pending *r, bool here)
+static kolo_status_t begin_it(struct kolo_pending *r, bool wait)
 {
     kolo_comm_t comm = r->call.comm;
-    kolo_status_t status = here ? run(comm, NULL, NULL) : begin(comm);
+    if (wait && atomic_load(&comm->state) == KOLO_COMM_CONNECTING && kolo_handle_visit(comm, "a message")) {
+        await_connected(comm);
+        kolo_handle_leave(comm);
+    }
+    kolo_status_t status = wait && comm->blocking ? run(comm, NULL, NULL) : begin(comm);
     bool waits_on = is_ours(r) || atomic_load(&comm->magic) != KOLO_COMM_MAGIC || !has_comm(r);
     return waits_on ? KOLO_OK : status;
 }
@@ -353,7 +369,8 @@ kolo_status_t kolo_pending_test(kolo_pending_t request, int *complete)
     if (aside && kolo_group_open())
         return kolo_fail(KOLO_ERR_INVALID_USAGE,
                          "pending_test: between group_start and group_end a message cannot begin");
-    if (aside) KOLO_TRY(begin_it(request, false));
+    bool connecting = atomic_load(&request->call.comm->state) == KOLO_COMM_CONNECTING; /* it begins later */
+    if (aside && !connecting) KOLO_TRY(begin_it(request, false));
     if (atomic_load(&request->state) == BEGUN && has_passed(request)) conclude(request);
     *complete = atomic_load(&request->state) == OVER;
     return KOLO_OK;
@@ -366,7 +383,7 @@ kolo_status_t kolo_pending_wait(kolo_pending_t request)
     if (kolo_group_open() || atomic_load(&request->state) == GROUPED)
         return kolo_fail(KOLO_ERR_INVALID_USAGE, "pending_wait: not allowed between group_start and group_end");
     /* a first use of a communicator that does not block would go on behind our back */
-    if (atomic_load(&request->state) == ASIDE) KOLO_TRY(begin_it(request, request->call.comm->blocking));
+    if (atomic_load(&request->state) == ASIDE) KOLO_TRY(begin_it(request, true));
     if (!kolo_slot_end(request)) return refuse(request, "pending_wait"); /* another thread waits for it */
     await_until(request, is_ours);
     if (atomic_load(&request->state) == BEGUN) {
