@@ -44,10 +44,11 @@ gpu_machine_t gpu_machine_built_in(uint32_t nranks)
 
 #define SLOT_MOST   (1u << 30)
 #define SLOT_PASSED (1u << 20) /* of what is handed on */
-#define AT_ONCE     1.6        /* by lines in two steps: those to all others are under way at once, */
-#define STEP_US     1.2        /* and a step reads, sums and stores them */
-#define TO_MANY     0.95       /* of stores that go to several GPUs in no order */
-#define ONE_WAY     1.4        /* by lines, a GPU that only sends is so much faster: it has no lines to look for */
+#define TAKEN_OUT   1.7  /* a gather's root copies lines, of several ranks at once; one of a reduce adds them up */
+#define AT_ONCE     1.6  /* by lines in two steps: those to all others are under way at once, */
+#define STEP_US     1.2  /* and a step reads, sums and stores them */
+#define TO_MANY     0.95 /* of stores that go to several GPUs in no order */
+#define ONE_WAY     1.4  /* by lines, a GPU that only sends is so much faster: it has no lines to look for */
 
 gpu_machine_t gpu_machine_of(const kolo_tune_machine_t *t)
 {
@@ -117,7 +118,10 @@ static kolo_status_t choose(const gpu_machine_t *m, const gpu_call_t *call, kolo
     }
     kolo_cuda_grid_t grid;
     *way = (way_t){.family = KOLO_CUDA_LL};
-    KOLO_TRY(kolo_cuda_choose(s, &c, &args, &way->family, &grid));
+    uint64_t each = kolo_cuda_piece(s, &c);
+    if (each) c.count = each;
+    KOLO_TRY(each ? kolo_cuda_choose_lines(s, &c, &args, &way->family, &grid)
+                  : kolo_cuda_choose(s, &c, &args, &way->family, &grid));
     way->two_lines = way->family == KOLO_CUDA_LL128 && args.part_bytes;
     way->piped = way->family == KOLO_CUDA_TWO_STEP && args.piped;
     way->blocks = grid.blocks;
@@ -143,6 +147,7 @@ static void rate(const gpu_machine_t *m, const gpu_call_t *call, const kolo_cuda
         way->gbps = way->family == KOLO_CUDA_LL ? m->ll_gbps : m->ll128_gbps;
         if (kolo_coll_rooted(call->coll)) way->gbps *= ONE_WAY;
         if (converges(call, way)) way->gbps /= call->nranks > 1 ? call->nranks - 1 : 1;
+        if (call->coll == KOLO_COLL_GATHER && call->nranks > 2) way->gbps *= TAKEN_OUT;
         if (way->two_lines) way->gbps *= AT_ONCE;
         if (way->two_lines) way->latency_us += STEP_US;
         way->gbps = least(way->gbps, blocks * m->store_block_gbps);

@@ -46,8 +46,9 @@ static const kolo_param_t rows[] = {
      .must_agree = true,
      .help = "What operations on GPUs are made for, where config.gpu_profile does not say it. latency: to be done "
              "soon, with most of a GPU's multiprocessors; compute: to leave them to what the program computes "
-             "meanwhile; balanced: as latency, but long operations take less than half of them; quarter: no "
-             "operation takes more, so those of four communicators find room at once",
+             "meanwhile; balanced: as latency, but long operations take less than half of them, except an "
+             "all_reduce of 256 MB or more, which no product hides; quarter: no operation "
+             "takes more, so those of four communicators find room at once",
      .value = &kolo_gpus_profile},
     {.key = "KOLO_GPU_SHARED",
      .kind = KOLO_PARAM_BOOL,

@@ -35,7 +35,8 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool torn, const kolo_
     uint32_t peers = nranks > 1 ? nranks - 1 : 1, roles = resident / KOLO_CUDA_TWO_STEP_ROLES;
     *l = (kolo_cuda_layout_t){.nranks = nranks};
     l->blocks = clamp(KOLO_MAX(limits->most_blocks, limits->blocks), 1, clamp(roles, 1, KOLO_CUDA_BLOCKS));
-    l->stage_blocks = clamp(limits->blocks, 1, l->blocks);
+    uint32_t usual = clamp(limits->blocks, 1, l->blocks); /* if those cannot fill the room, there are more */
+    l->stage_blocks = clamp(room / ((uint64_t)nranks * KOLO_CUDA_DEPTH * TILE_MOST), usual, l->blocks);
     l->ll_blocks =
         clamp(LINE_ROOM / (4ull * nranks * KOLO_CUDA_LL_BLOCK_BYTES), 1, clamp(resident, 1, limits->ll_blocks));
     l->ll128_blocks = clamp(limits->ll128_blocks, 1, clamp(resident, 1, KOLO_CUDA_BLOCKS));
@@ -43,7 +44,7 @@ void kolo_cuda_layout(uint32_t nranks, uint32_t resident, bool torn, const kolo_
         clamp((nranks > 2 ? 2 : 1) * LINE128_ROOM / (2ull * nranks * l->ll128_blocks) / 128 * 128, 1024, 65536);
     if (torn) l->ll128_blocks = 0;
     /* A launch of messages holds a chain to and one from each peer at the same time. */
-    l->message_blocks = clamp(resident / (2 * peers), 1, l->stage_blocks);
+    l->message_blocks = clamp(resident / (2 * peers), 1, usual);
     l->tile_bytes =
         clamp(room / ((uint64_t)nranks * l->stage_blocks * KOLO_CUDA_DEPTH) / 128 * 128, TILE_LEAST, TILE_MOST);
     uint64_t flags = (uint64_t)KOLO_CUDA_PHASES * nranks * l->blocks * KOLO_CUDA_FLAG, at = 0;

@@ -202,6 +202,11 @@ static const kolo_cuda_limits_t compute = {.ll_all_reduce = 256u << 10,
 /* As latency, but long operations take fewer blocks: all multiprocessors gain 3 % for an all_reduce of 64 MB on
  * four H200, and cost a training step whose product runs beside it 15 % (decision 0087). */
 #define BALANCED_BLOCKS 20
+/* No product hides an all_reduce of so many bytes, and no bucket of a training step is as long by default: it goes
+ * as with latency. For two ranks, and for more. */
+#define BALANCED_LONG (256u << 20)
+static const kolo_cuda_blocks_t balanced_by_length[] = {{KOLO_COLL_ALL_REDUCE, BALANCED_LONG, 64},
+                                                        {KOLO_COLL_ALL_REDUCE, BALANCED_LONG, 44}};
 
 static void take(uint64_t *to, uint64_t value)
 {
@@ -224,6 +229,12 @@ void kolo_cuda_limits(const kolo_exec_tuned_t *tuned, uint32_t nranks, kolo_cuda
         blocks_of_a_role(limits, BALANCED_BLOCKS);
         limits->chain = NEVER;                 /* not measured with so few */
         if (nranks == 2) limits->pipe = NEVER; /* 256 MB in place took a third longer */
+    }
+    if (tuned->profile == KOLO_GPU_BALANCED) {
+        limits->by_length = &balanced_by_length[nranks > 2];
+        limits->nlengths = 1;
+        limits->most_blocks = limits->by_length->blocks;
+        if (nranks == 2) limits->pipe = BALANCED_LONG;
     }
     if (tuned->profile != KOLO_GPU_COMPUTE) { /* what is measured is how fast it goes */
         take(&limits->ll_all_reduce, tuned->ll_all_reduce);

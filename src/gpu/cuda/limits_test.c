@@ -60,7 +60,8 @@ static void test_compute_leaves_multiprocessors(void **s)
     }
 }
 
-/* An operation too long for lines leaves half of the multiprocessors, and ways change where they do of latency. */
+/* An operation too long for lines leaves half of the multiprocessors, and ways change where they do of latency; but
+ * an all_reduce that nothing hides is that of latency, tiles and all. */
 static void test_balanced_leaves_half_of_long_operations(void **s)
 {
     (void)s;
@@ -70,9 +71,14 @@ static void test_balanced_leaves_half_of_long_operations(void **s)
                 uint32_t blocks, of_latency;
                 make(&(kolo_exec_tuned_t){.profile = KOLO_GPU_LATENCY}, n);
                 kolo_cuda_family_t family = choose((kolo_coll_t)c, bytes, &of_latency);
+                bool piped = args.piped;
+                uint32_t tile = args.tile_bytes;
                 make(&(kolo_exec_tuned_t){.profile = KOLO_GPU_BALANCED}, n);
                 assert_int_equal(choose((kolo_coll_t)c, bytes, &blocks), family);
-                if (family == KOLO_CUDA_TWO_STEP || family == KOLO_CUDA_STAGED)
+                bool bare = c == KOLO_COLL_ALL_REDUCE && bytes >= 256 << 20;
+                if (bare) assert_int_equal(args.piped, piped);
+                if (bare) assert_in_range(args.tile_bytes, tile / 10 * 9, tile / 9 * 10);
+                if (!bare && (family == KOLO_CUDA_TWO_STEP || family == KOLO_CUDA_STAGED))
                     assert_in_range(blocks, 1, MULTIPROCESSORS / 2);
                 else
                     assert_int_equal(blocks, of_latency);
